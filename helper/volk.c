@@ -1,0 +1,2 @@
+/* volk, as its makers ship it: a source file to include. */
+#include <volk.c>

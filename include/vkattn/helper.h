@@ -1,0 +1,92 @@
+/*
+ * A helper that opens a Vulkan device, for tools, tests and first steps. It is a library of its own (vkattn_helper),
+ * loads Vulkan through volk, and nothing in vkattn itself needs it.
+ */
+#ifndef VKATTN_HELPER_H
+#define VKATTN_HELPER_H
+
+#include <vkattn/vulkan.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One physical device, as listed. Text fields are never empty. */
+typedef struct vkattn_listed {
+    char name[VK_MAX_PHYSICAL_DEVICE_NAME_SIZE];
+    char driver[VK_MAX_DRIVER_NAME_SIZE]; /* driverName, or "unknown" before Vulkan 1.2 */
+    char driver_info[VK_MAX_DRIVER_INFO_SIZE];
+    uint32_t api_version;
+    uint32_t driver_version;
+    VkPhysicalDeviceType type;
+} vkattn_listed;
+
+typedef struct vkattn_open_info {
+    const char *device; /* a number in the list, or a part of the name (case ignored); NULL: the best: discrete,
+                           integrated, virtual, other, CPU */
+    uint32_t limits;    /* VKATTN_LIMIT_ bits */
+    int validation;     /* nonzero: VK_LAYER_KHRONOS_validation with synchronisation checks, when it is installed */
+    int statistics;     /* nonzero: pipelines keep what VK_KHR_pipeline_executable_properties can tell */
+    vkattn_message_fn message; /* messages of the library and of validation; may be NULL */
+    void *message_user;
+} vkattn_open_info;
+
+/* An open device. Read the fields; they live until vkattn_close. */
+typedef struct vkattn_context {
+    VkInstance instance;
+    VkPhysicalDevice physical_device;
+    VkDevice device;
+    VkQueue queue;
+    uint32_t queue_family;
+    PFN_vkGetInstanceProcAddr get_instance_proc_addr;
+    vkattn_enabled enabled;
+    vkattn_listed listed;
+    uint32_t index; /* in the list */
+    VkPhysicalDeviceMemoryProperties memory;
+    float timestamp_period;       /* nanoseconds per tick; 0: the queue has no timestamps */
+    int validating;               /* the validation layer is loaded */
+    uint32_t validation_messages; /* warnings and errors so far; any means a defect */
+    vkattn_device *vkattn;
+    VkCommandPool pool;
+    VkDebugUtilsMessengerEXT messenger;
+    vkattn_message_fn message;
+    void *message_user;
+} vkattn_context;
+
+/* Fill at most `capacity` entries; *count receives the number of devices.
+ * Returns VKATTN_OK, VKATTN_UNSUPPORTED (no Vulkan loader or no driver), VKATTN_FAILED. Threads: one at a time. */
+VKATTN_API vkattn_status vkattn_list(vkattn_listed *listed, uint32_t capacity, uint32_t *count);
+
+/* Open a device with a compute queue and everything that vkattn_device_wants_get names.
+ * Returns VKATTN_OK
+ *         VKATTN_INVALID      info->device names no device; the sentence lists those there are
+ *         VKATTN_UNSUPPORTED  no Vulkan loader, no driver, or the device is below the minimum
+ *         VKATTN_NO_MEMORY, VKATTN_FAILED. On failure *context is NULL. Threads: one at a time. */
+VKATTN_API vkattn_status vkattn_open(const vkattn_open_info *info, vkattn_context **context);
+
+/* Close a device; NULL is ignored. */
+VKATTN_API void vkattn_close(vkattn_context *context);
+
+/* A buffer in host-visible, host-coherent memory, mapped; with a device address where the device has them. */
+typedef struct vkattn_mapped {
+    VkBuffer buffer;
+    VkDeviceMemory memory;
+    VkDeviceSize size;
+    void *data;
+} vkattn_mapped;
+
+/* Make a buffer for any use by vkattn. Returns VKATTN_OK, VKATTN_NO_MEMORY, VKATTN_FAILED. */
+VKATTN_API vkattn_status vkattn_mapped_create(vkattn_context *context, VkDeviceSize size, vkattn_mapped *mapped);
+VKATTN_API void vkattn_mapped_destroy(vkattn_context *context, vkattn_mapped *mapped);
+
+/* Begin a command buffer, let `record` fill it, submit it and wait. A status from `record` other than VKATTN_OK ends
+ * the call without a submission. *seconds, if not NULL, receives the device time between the first and the last
+ * command, or the host's where the queue has no timestamps. */
+typedef vkattn_status (*vkattn_record_fn)(void *user, VkCommandBuffer cmd);
+VKATTN_API vkattn_status vkattn_run(vkattn_context *context, vkattn_record_fn record, void *user, double *seconds);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,33 @@
+// Which work group does what: groups are numbered over batch, heads and row blocks, row blocks fastest.
+#ifndef ITEM_GLSL
+#define ITEM_GLSL
+
+#include "lib/tensor.glsl"
+
+struct Item {
+    uint b, h;  // batch member, head
+    uint block; // of rows
+};
+
+// `heads` of a member: query heads, or kv heads of a kernel over keys. False for the groups that only fill up the last row
+// of a two-dimensional dispatch.
+bool work_item(uint heads, out Item item)
+{
+    uint index = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    if (index >= push.count)
+        return false;
+    index += push.first;
+    uint head = index / push.row_blocks;
+    // Late rows see the most keys under a causal mask: start them first.
+    item.block = push.row_blocks - 1 - (index - head * push.row_blocks);
+    item.b = head / heads;
+    item.h = head - item.b * heads;
+    return true;
+}
+
+uint kv_head(Item item)
+{
+    return item.h / PARAMS.group;
+}
+
+#endif

@@ -1,0 +1,78 @@
+/*
+ * The contract of a kernel and the catalogue. A kernel says what it cannot do (refuse), what it should not do (cost),
+ * and with which numbers it runs (constants). The same stem names shaders/X.comp, src/kernels/X.c and the catalogue's
+ * row.
+ */
+#ifndef VKATTN_KERNEL_H
+#define VKATTN_KERNEL_H
+
+#include "caps.h"
+#include "problem.h"
+#include "shaders/shared/params.h"
+
+/* One SPIR-V module; made from a .comp file by cmake/spirv.cmake. */
+struct spirv {
+    const uint32_t *words;
+    size_t count;
+};
+
+/* One row of a tile table: numbers, with the measurement or the reasoning behind them in a comment beside the row. */
+struct tile {
+    uint32_t classes;   /* bit n: for enum device_class n */
+    uint32_t max_dim;   /* the larger of dim_qk and dim_v that it is for */
+    uint32_t workgroup; /* invocations */
+    uint32_t rows;      /* query rows of one invocation */
+    uint32_t keys;      /* keys per step */
+    uint32_t qk_keys;   /* keys per pass over the query */
+    uint32_t pv_keys;   /* keys per pass over the accumulator */
+    uint32_t split;     /* subgroups that share the head dimension of a row */
+    uint32_t subgroup;  /* size to ask for; 0: whatever the device gives */
+};
+
+enum { REASON_SIZE = sizeof((vkattn_candidate *)0)->reason };
+
+enum role {
+    ROLE_FORWARD, /* computes O */
+    ROLE_UNPACK,  /* K and V to f32 copies, before; chained kernels need no refuse and no cost */
+    ROLE_WEIGHTS, /* W from LSE, behind */
+};
+
+struct kernel {
+    const char *name;
+    enum role role;
+    bool over_keys; /* work groups are blocks of keys of a kv head, not of queries of a head */
+    /* It reads 16-bit K and V as words, which a tensor that starts in mid-word does not allow. */
+    bool needs_words;
+    const struct spirv *spirv; /* [0] descriptors, [1] addresses */
+    vkattn_dtype p_type;       /* the type that P is rounded to; VKATTN_F32: none */
+    const struct tile *tiles;
+    uint32_t tile_count;
+
+    /* True, with a sentence in `reason`, when the kernel cannot run the problem on the device with this tile. */
+    bool (*refuse)(const struct problem *, const struct caps *, const struct tile *, char reason[REASON_SIZE]);
+    /* What it should cost, in nanosecond-like units that compare kernels on one device. */
+    double (*cost)(const struct problem *, const struct caps *, const struct tile *);
+    /* Specialization constants; all are VKA_FROM_PARAMS or 0 before. */
+    void (*constants)(const struct problem *, const struct caps *, const struct tile *, uint32_t values[VKA_IDS]);
+    /* Rows of one work group: queries, or keys of a kernel over keys. */
+    uint32_t (*group_rows)(const struct tile *);
+    /* Whether K and V are to be unpacked to f32 before; NULL: never. */
+    bool (*unpack)(const struct problem *, const struct caps *, const struct tile *);
+};
+
+/* THE CATALOGUE. */
+extern const struct kernel *const vkattn_kernels[];
+extern const uint32_t vkattn_kernel_count;
+
+/* Helpers that kernels share. */
+
+/* (query, key) pairs of one head that the band and the lengths of the problem leave. */
+double vkattn_pairs(const struct problem *problem);
+
+/* Whether all rows of a tensor start on a 32-bit word when the tensor does. */
+bool vkattn_rows_on_words(const struct tensor *tensor);
+
+/* VKA_ feature bits of a problem. */
+uint32_t vkattn_features(const struct problem *problem);
+
+#endif

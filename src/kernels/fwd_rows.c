@@ -1,0 +1,53 @@
+/* fwd_rows: the plain path, for any device and any shape. One pipeline serves every problem. */
+#include "kernel.h"
+
+#include <stdio.h>
+
+/* 64 invocations: keys of a step and columns of V. Fewer idle at small head widths on a GPU; the minimum device has
+ * 128. */
+static const struct tile tiles[] = {
+    {.classes = ~0u, .max_dim = VKATTN_MAX_DIM, .workgroup = 64, .rows = 1, .keys = 64, .split = 1},
+};
+
+extern const struct spirv vkattn_spirv_fwd_rows[2];
+extern const struct kernel vkattn_fwd_rows;
+
+static bool refuse(const struct problem *problem, const struct caps *caps, const struct tile *tile,
+                   char reason[REASON_SIZE])
+{
+    (void)problem, (void)caps, (void)tile, (void)reason;
+    return false;
+}
+
+static double cost(const struct problem *problem, const struct caps *caps, const struct tile *tile)
+{
+    (void)caps, (void)tile;
+    /* Every pair loads K and V for one row alone: two loads per multiply-add. */
+    const double pairs = vkattn_pairs(problem) * problem->batch * problem->heads;
+    return 3 * pairs * (problem->dim_qk + problem->dim_v) + 1000;
+}
+
+static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
+                      uint32_t values[VKA_IDS])
+{
+    (void)problem, (void)caps;
+    values[VKA_ID_WORKGROUP] = tile->workgroup;
+}
+
+static uint32_t group_rows(const struct tile *tile)
+{
+    return tile->rows;
+}
+
+const struct kernel vkattn_fwd_rows = {
+    .name = "fwd_rows",
+    .role = ROLE_FORWARD,
+    .spirv = vkattn_spirv_fwd_rows,
+    .p_type = VKATTN_F32,
+    .tiles = tiles,
+    .tile_count = sizeof tiles / sizeof *tiles,
+    .refuse = refuse,
+    .cost = cost,
+    .constants = constants,
+    .group_rows = group_rows,
+};

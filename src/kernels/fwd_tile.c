@@ -1,0 +1,258 @@
+/* fwd_tile: the fast path without matrix units. Sizes are numbers of this table; the shader is one. */
+#include "kernel.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define CPU    (1u << CLASS_CPU)
+#define AMD    (1u << CLASS_AMD)
+#define NVIDIA (1u << CLASS_NVIDIA)
+#define INTEL  (1u << CLASS_INTEL)
+#define GPU    (~CPU)
+
+/* Measured on llvmpipe of Mesa 26 (times the rate of bench/probe.comp, at T = 1024 and 8 heads) and, for AMD, with
+ * RADV's compiler on null devices (Mesa 25.0.7, navi21: vector registers, subgroups per SIMD, share of multiply-adds);
+ * the rest by reasoning. docs/tuning.md has what was tried. */
+static const struct tile tiles[] = {
+    /* 1.34; 16 keys 1.11, 8 keys 1.15 */
+    {.classes = CPU, .max_dim = 32, .workgroup = 64, .rows = 1, .keys = 12, .qk_keys = 12, .pv_keys = 12, .split = 1},
+    /* d = 64: 1.45; d = 128: 1.25; d = 192: 1.25. Two rows an invocation: 0.98, the body leaves the op cache */
+    {.classes = CPU, .max_dim = 192, .workgroup = 64, .rows = 1, .keys = 8, .qk_keys = 8, .pv_keys = 8, .split = 1},
+    /* 8 keys are as fast and compile for over a second */
+    {.classes = CPU, .max_dim = 256, .workgroup = 64, .rows = 1, .keys = 6, .qk_keys = 6, .pv_keys = 6, .split = 1},
+    {.classes = CPU, .max_dim = 384, .workgroup = 64, .rows = 1, .keys = 4, .qk_keys = 4, .pv_keys = 4, .split = 1},
+    /* 0.65; 4 keys 0.95, and compile for 1.1 to 1.5 s */
+    {.classes = CPU, .max_dim = 576, .workgroup = 64, .rows = 1, .keys = 2, .qk_keys = 2, .pv_keys = 2, .split = 1},
+
+    /* d = 64: 144 registers, 7, 85%. More than 2 keys in a pass over q, or d outermost in PV, spills SGPRs: the loads
+     * of all keys are live at once */
+    {.classes = AMD,
+     .max_dim = 64,
+     .workgroup = 64,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 2,
+     .pv_keys = 1,
+     .split = 1,
+     .subgroup = 32},
+    /* 160, 6, 84%; in one part 256 registers and spills */
+    {.classes = AMD,
+     .max_dim = 128,
+     .workgroup = 128,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 2,
+     .pv_keys = 1,
+     .split = 2,
+     .subgroup = 32},
+    /* 160, 6, 83% */
+    {.classes = AMD,
+     .max_dim = 192,
+     .workgroup = 96,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 2,
+     .pv_keys = 1,
+     .split = 3,
+     .subgroup = 32},
+    /* 192, 5, 83% */
+    {.classes = AMD,
+     .max_dim = 256,
+     .workgroup = 128,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 2,
+     .pv_keys = 1,
+     .split = 4,
+     .subgroup = 32},
+    /* 208 to 224, 4, 82% */
+    {.classes = AMD,
+     .max_dim = 576,
+     .workgroup = 256,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 2,
+     .pv_keys = 1,
+     .split = 8,
+     .subgroup = 32},
+
+    /* Reasoning: subgroups of 32 hold 160 to 255 registers an invocation; q, acc and s of one row of 64 take 136. Wider
+     * heads are split over subgroups, which all such devices can be asked for. */
+    {.classes = NVIDIA, .max_dim = 64, .workgroup = 64, .rows = 1, .keys = 8, .qk_keys = 4, .pv_keys = 4, .split = 1},
+    {.classes = NVIDIA,
+     .max_dim = 128,
+     .workgroup = 128,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 4,
+     .pv_keys = 4,
+     .split = 2,
+     .subgroup = 32},
+    {.classes = NVIDIA,
+     .max_dim = 256,
+     .workgroup = 128,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 4,
+     .pv_keys = 4,
+     .split = 4,
+     .subgroup = 32},
+    {.classes = NVIDIA,
+     .max_dim = 576,
+     .workgroup = 256,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 4,
+     .pv_keys = 4,
+     .split = 8,
+     .subgroup = 32},
+
+    /* Reasoning: 128 registers of 16 lanes leave about 48 for q and acc on Xe-LP, so parts of 32. */
+    {.classes = INTEL, .max_dim = 32, .workgroup = 64, .rows = 1, .keys = 8, .qk_keys = 4, .pv_keys = 4, .split = 1},
+    {.classes = INTEL,
+     .max_dim = 64,
+     .workgroup = 64,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 4,
+     .pv_keys = 4,
+     .split = 2,
+     .subgroup = 16},
+    {.classes = INTEL,
+     .max_dim = 128,
+     .workgroup = 128,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 4,
+     .pv_keys = 4,
+     .split = 4,
+     .subgroup = 16},
+    {.classes = INTEL,
+     .max_dim = 256,
+     .workgroup = 128,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 4,
+     .pv_keys = 4,
+     .split = 8,
+     .subgroup = 16},
+
+    /* No subgroups, no shared memory: whatever cannot be asked for a subgroup size, and devices that nobody measured.
+     * Few keys a step keep registers down. */
+    {.classes = GPU, .max_dim = 64, .workgroup = 64, .rows = 1, .keys = 8, .qk_keys = 4, .pv_keys = 4, .split = 1},
+    {.classes = GPU, .max_dim = 256, .workgroup = 64, .rows = 1, .keys = 4, .qk_keys = 4, .pv_keys = 4, .split = 1},
+};
+
+extern const struct spirv vkattn_spirv_fwd_tile[2];
+extern const struct kernel vkattn_fwd_tile;
+
+static uint32_t group_rows(const struct tile *tile)
+{
+    return tile->workgroup / tile->split * tile->rows;
+}
+
+/* The shader's `exchange`: two buffers of partial scores. */
+static uint32_t shared_bytes(const struct tile *tile)
+{
+    return tile->split == 1 ? 16 : 2 * tile->split * ((tile->keys + 3) / 4) * group_rows(tile) * 16;
+}
+
+static bool rows_on_words(const struct problem *problem)
+{
+    return !problem->mid_word_starts && vkattn_rows_on_words(&problem->tensors[TENSOR_K]) &&
+           vkattn_rows_on_words(&problem->tensors[TENSOR_V]);
+}
+
+/* Bytes of f32 copies of K and V. */
+static double copy_bytes(const struct problem *problem)
+{
+    return 4.0 * problem->batch * problem->kv_heads * problem->len_kv * (problem->dim_qk + problem->dim_v + 6);
+}
+
+/* A copy that is larger is worth less than the memory that it takes. */
+static const double most_copy_bytes = 0x1p30;
+
+/* The inner loop reads words. Decoding 16-bit types there costs llvmpipe 40% of its speed, a pass over K and V what
+ * 20 rows of queries cost (docs/tuning.md); on AMD it is free. */
+static bool unpack(const struct problem *problem, const struct caps *caps, const struct tile *tile)
+{
+    (void)tile;
+    if (problem->kv_type == VKATTN_F32)
+        return false;
+    const double rows = (double)problem->len_q * problem->group;
+    return !rows_on_words(problem) ||
+           (caps->device_class == CLASS_CPU && rows >= 64 && copy_bytes(problem) <= most_copy_bytes);
+}
+
+static bool refuse(const struct problem *problem, const struct caps *caps, const struct tile *tile,
+                   char reason[REASON_SIZE])
+{
+    const uint32_t dim = problem->dim_qk > problem->dim_v ? problem->dim_qk : problem->dim_v;
+    if (dim > tile->max_dim)
+        snprintf(reason, REASON_SIZE, "the tile is for heads of at most %" PRIu32 ", and this one is %" PRIu32,
+                 tile->max_dim, dim);
+    else if (tile->workgroup > caps->max_invocations)
+        snprintf(reason, REASON_SIZE, "the tile has %" PRIu32 " invocations; the device allows %" PRIu32,
+                 tile->workgroup, caps->max_invocations);
+    else if (shared_bytes(tile) > caps->shared_bytes)
+        snprintf(reason, REASON_SIZE, "the tile needs %" PRIu32 " bytes of shared memory; the device has %" PRIu32,
+                 shared_bytes(tile), caps->shared_bytes);
+    else if (tile->subgroup != 0 && !caps->subgroup_size_control)
+        snprintf(reason, REASON_SIZE,
+                 "the tile splits the head over subgroups and the device cannot be asked for a subgroup size");
+    else if (tile->subgroup != 0 &&
+             (tile->subgroup < caps->subgroup_size_min || tile->subgroup > caps->subgroup_size_max))
+        snprintf(reason, REASON_SIZE, "the tile wants subgroups of %" PRIu32 "; the device has %" PRIu32 " to %" PRIu32,
+                 tile->subgroup, caps->subgroup_size_min, caps->subgroup_size_max);
+    else if (problem->kv_type != VKATTN_F32 && !rows_on_words(problem) && copy_bytes(problem) > most_copy_bytes)
+        snprintf(reason, REASON_SIZE, "rows of K or V start in mid-word, and f32 copies would take %.0f bytes",
+                 copy_bytes(problem));
+    else
+        return false;
+    return true;
+}
+
+static double cost(const struct problem *problem, const struct caps *caps, const struct tile *tile)
+{
+    /* Rows that fill up the last block cost what real ones do. */
+    const double rows = group_rows(tile), blocks = (problem->len_q + group_rows(tile) - 1) / group_rows(tile);
+    const double pairs = problem->len_q ? vkattn_pairs(problem) * blocks * rows / problem->len_q : 0;
+    const double copy = unpack(problem, caps, tile) ? copy_bytes(problem) : 0;
+    return 0.06 * pairs * problem->batch * problem->heads * (problem->dim_qk + problem->dim_v) + copy + 1000;
+}
+
+static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
+                      uint32_t values[VKA_IDS])
+{
+    values[VKA_ID_WORKGROUP] = tile->workgroup;
+    values[VKA_ID_DIM_QK] = problem->dim_qk;
+    values[VKA_ID_DIM_V] = problem->dim_v;
+    values[VKA_ID_Q_TYPE] = (uint32_t)problem->q_type;
+    values[VKA_ID_KV_TYPE] = (uint32_t)problem->kv_type;
+    values[VKA_ID_O_TYPE] = (uint32_t)problem->o_type;
+    values[VKA_ID_BIAS_TYPE] = problem->flags & VKATTN_BIAS ? (uint32_t)problem->bias_type : VKA_TYPE_NONE;
+    values[VKA_ID_MASK_KIND] = (uint32_t)problem->mask_kind;
+    values[VKA_ID_FEATURES] = vkattn_features(problem) & VKA_FEATURES_SPECIALISED;
+    values[VKA_ID_ROWS] = tile->rows;
+    values[VKA_ID_KEYS] = tile->keys;
+    values[VKA_ID_QK_KEYS] = tile->qk_keys;
+    values[VKA_ID_PV_KEYS] = tile->pv_keys;
+    values[VKA_ID_SPLIT] = tile->split;
+    values[VKA_ID_SUBGROUP] = tile->subgroup;
+    values[VKA_ID_UNPACKED] = unpack(problem, caps, tile);
+}
+
+const struct kernel vkattn_fwd_tile = {
+    .name = "fwd_tile",
+    .role = ROLE_FORWARD,
+    .spirv = vkattn_spirv_fwd_tile,
+    .p_type = VKATTN_F32,
+    .tiles = tiles,
+    .tile_count = sizeof tiles / sizeof *tiles,
+    .refuse = refuse,
+    .cost = cost,
+    .constants = constants,
+    .group_rows = group_rows,
+    .unpack = unpack,
+    .needs_words = true,
+};

@@ -1,0 +1,31 @@
+/* fwd_weights: W = exp(s - LSE) behind a forward kernel that wrote LSE. One pipeline serves every problem. */
+#include "kernel.h"
+
+static const struct tile tiles[] = {
+    {.classes = ~0u, .max_dim = VKATTN_MAX_DIM, .workgroup = 64, .rows = 1, .keys = 64, .split = 1},
+};
+
+extern const struct spirv vkattn_spirv_fwd_weights[2];
+extern const struct kernel vkattn_fwd_weights;
+
+static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
+                      uint32_t values[VKA_IDS])
+{
+    (void)problem, (void)caps;
+    values[VKA_ID_WORKGROUP] = tile->workgroup;
+}
+
+static uint32_t group_rows(const struct tile *tile)
+{
+    return tile->rows;
+}
+
+const struct kernel vkattn_fwd_weights = {
+    .name = "fwd_weights",
+    .role = ROLE_WEIGHTS,
+    .spirv = vkattn_spirv_fwd_weights,
+    .tiles = tiles,
+    .tile_count = 1,
+    .constants = constants,
+    .group_rows = group_rows,
+};

@@ -1,0 +1,305 @@
+/* Choosing: every kernel refuses with a sentence or offers the first tile of its table that fits; the cheapest forward
+ * kernel wins. */
+#include "plan.h"
+
+#include "status.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool refuse_access(const struct problem *p, const struct caps *caps, bool addresses, char reason[REASON_SIZE])
+{
+    if (addresses && !caps->addresses) {
+        snprintf(reason, REASON_SIZE, "buffer device addresses are not enabled on this device");
+        return true;
+    }
+    if (addresses)
+        return false;
+    if (!caps->descriptors) {
+        snprintf(reason, REASON_SIZE, "push descriptors for %d storage buffers are not enabled on this device",
+                 VKA_TENSORS + 1);
+        return true;
+    }
+    const vkattn_lengths whole = {p->len_q, p->len_kv};
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        uint64_t bits = 0;
+        if (!vkattn_tensor_extent(p, (enum tensor_id)id, &whole, &bits))
+            bits = UINT64_MAX;
+        if (bits / 32 + (bits % 32 != 0) > caps->max_range / 4) {
+            snprintf(reason, REASON_SIZE,
+                     "%s spans %" PRIu64 " bytes; a descriptor of this device reaches %" PRIu64
+                     " (maxStorageBufferRange), and addresses were not chosen or are not enabled",
+                     vkattn_tensor_names[id], bits / 8, caps->max_range);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Tiles are tried where their class and head width fit, or where the caller asks for one by number. */
+static bool offers(const struct tile *tile, const struct problem *p, const struct caps *caps)
+{
+    const uint32_t dim = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
+    return (tile->classes >> caps->device_class & 1) && dim <= tile->max_dim;
+}
+
+/* The first tile of the table that fits and is not refused: a table is in order of preference. */
+static const struct tile *first_tile(const struct kernel *kernel, const struct problem *p, const struct caps *caps,
+                                     uint32_t wanted, vkattn_candidate *candidate)
+{
+    char other_reason[REASON_SIZE];
+    snprintf(candidate->reason, REASON_SIZE, "no tile of its table is for this device class and head width");
+    bool offered = false;
+    for (uint32_t i = 0; i < kernel->tile_count; i++) {
+        const struct tile *tile = &kernel->tiles[i];
+        if (wanted ? wanted != i + 1 : !offers(tile, p, caps))
+            continue;
+        if (!kernel->refuse(p, caps, tile, offered ? other_reason : candidate->reason)) {
+            candidate->reason[0] = '\0';
+            candidate->cost = kernel->cost(p, caps, tile);
+            candidate->tile = i + 1;
+            return tile;
+        }
+        offered = true;
+    }
+    return NULL;
+}
+
+static const struct tile *consider(const struct kernel *kernel, const struct problem *p, const struct caps *caps,
+                                   const vkattn_options *options, bool addresses, vkattn_candidate *candidate)
+{
+    const bool forced = options->kernel != NULL && strcmp(options->kernel, kernel->name) == 0;
+    candidate->kernel = kernel->name;
+    candidate->p_type = kernel->p_type;
+    candidate->access = addresses ? VKATTN_ACCESS_ADDRESS : VKATTN_ACCESS_DESCRIPTOR;
+    if (refuse_access(p, caps, addresses, candidate->reason))
+        return NULL;
+    return first_tile(kernel, p, caps, forced ? options->tile : 0, candidate);
+}
+
+static void fill_step(struct step *step, const struct kernel *kernel, const struct problem *p, const struct caps *caps,
+                      const struct tile *tile)
+{
+    step->kernel = kernel;
+    step->tile = tile;
+    for (int id = 0; id < VKA_IDS; id++)
+        step->constants[id] = VKA_FROM_PARAMS;
+    kernel->constants(p, caps, tile, step->constants);
+    step->group_rows = kernel->group_rows(tile);
+}
+
+static vkattn_status check_options(const struct caps *caps, const vkattn_options *options)
+{
+    const struct kernel *forced = NULL;
+    for (uint32_t i = 0; options->kernel && i < vkattn_kernel_count; i++)
+        if (vkattn_kernels[i]->role == ROLE_FORWARD && strcmp(options->kernel, vkattn_kernels[i]->name) == 0)
+            forced = vkattn_kernels[i];
+    REQUIRE(!options->kernel || forced, "options.kernel is \"%s\": no forward kernel has this name", options->kernel);
+    REQUIRE(!options->tile || forced, "options.tile is %" PRIu32 " without options.kernel", options->tile);
+    REQUIRE(!options->tile || options->tile <= forced->tile_count,
+            "options.tile is %" PRIu32 ": %s has %" PRIu32 " tiles", options->tile, options->kernel,
+            forced ? forced->tile_count : 0);
+    REQUIRE((int)options->access >= 0 && options->access <= VKATTN_ACCESS_DESCRIPTOR,
+            "options.access is %d: not a value of its enum", (int)options->access);
+    (void)caps;
+    return VKATTN_OK;
+}
+
+static void fill_report(const struct problem *p, vkattn_report *report)
+{
+    const double heads = (double)p->batch * p->heads, kv_heads = (double)p->batch * p->kv_heads;
+    const double square = (double)p->len_q * p->len_kv;
+    report->flops = 2 * heads * vkattn_pairs(p) * (p->dim_qk + p->dim_v);
+    report->score_bytes = 4 * heads * square;
+    report->bytes_moved =
+        heads * p->len_q * (p->dim_qk * p->tensors[TENSOR_Q].bits + p->dim_v * p->tensors[TENSOR_O].bits) / 8 +
+        kv_heads * p->len_kv * (p->dim_qk + p->dim_v) * p->tensors[TENSOR_K].bits / 8;
+    for (int id = TENSOR_LSE; id < TENSOR_COUNT; id++) {
+        const struct tensor *t = &p->tensors[id];
+        if (t->used)
+            report->bytes_moved += (t->batch_stride ? p->batch : 1.0) * (t->head_stride ? t->heads : 1.0) *
+                                   (t->row_stride ? (double)t->rows : 1.0) * t->row_width * t->bits / 8;
+    }
+}
+
+static void describe_tile(const struct tile *tile, char text[], size_t size)
+{
+    snprintf(text, size,
+             "%" PRIu32 " invocations, %" PRIu32 " rows each, %" PRIu32 " keys a step, head over %" PRIu32 " subgroups",
+             tile->workgroup, tile->rows, tile->keys, tile->split);
+}
+
+/* The forward step of the cheapest kernel that may run; NULL in step->kernel when none may. */
+static void choose_forward(const struct problem *p, const struct caps *caps, const vkattn_options *options,
+                           bool addresses, struct step *step, vkattn_report *report)
+{
+    step->kernel = NULL;
+    report->chosen = -1;
+    report->candidate_count = 0;
+    for (uint32_t i = 0; i < vkattn_kernel_count; i++) {
+        const struct kernel *kernel = vkattn_kernels[i];
+        if (kernel->role != ROLE_FORWARD)
+            continue;
+        const int32_t index = (int32_t)report->candidate_count++;
+        vkattn_candidate *candidate = &report->candidates[index];
+        memset(candidate, 0, sizeof *candidate);
+        const struct tile *tile = consider(kernel, p, caps, options, addresses, candidate);
+        const bool allowed = !options->kernel || strcmp(options->kernel, kernel->name) == 0;
+        const bool cheaper = report->chosen < 0 || candidate->cost < report->candidates[report->chosen].cost;
+        if (tile == NULL || !allowed || !cheaper)
+            continue;
+        report->chosen = index;
+        fill_step(step, kernel, p, caps, tile);
+    }
+}
+
+static bool prefer_addresses(const struct caps *caps, const vkattn_options *options)
+{
+    return options->access == VKATTN_ACCESS_AUTO ? caps->addresses : options->access == VKATTN_ACCESS_ADDRESS;
+}
+
+static void add_workspace(struct plan *plan, enum tensor_id id, struct tensor t)
+{
+    plan->workspace_offset[id] = plan->workspace_size;
+    plan->workspace_size += vkattn_problem_add_copy(&plan->problem, id, t);
+}
+
+static void chain(struct plan *plan, const struct caps *caps, enum role role)
+{
+    const struct kernel *const *kernel = vkattn_kernels;
+    while ((*kernel)->role != role)
+        kernel++;
+    fill_step(&plan->steps[plan->step_count++], *kernel, &plan->problem, caps, &(*kernel)->tiles[0]);
+}
+
+/* The cheapest kernel to write down: the first that reads elements one by one. */
+static void choose_mid_word(struct plan *plan, const struct caps *caps)
+{
+    const struct kernel *const *kernel = vkattn_kernels;
+    while ((*kernel)->role != ROLE_FORWARD || (*kernel)->needs_words)
+        kernel++;
+    fill_step(&plan->mid_word, *kernel, &plan->problem, caps, &(*kernel)->tiles[0]);
+}
+
+static void chain_unpack(struct plan *plan, const struct caps *caps)
+{
+    const struct problem *p = &plan->problem;
+    const struct tensor k = {.heads = p->kv_heads, .rows = p->len_kv, .row_width = p->dim_qk};
+    const struct tensor v = {.heads = p->kv_heads, .rows = p->len_kv, .row_width = p->dim_v};
+    add_workspace(plan, TENSOR_K_COPY, k);
+    add_workspace(plan, TENSOR_V_COPY, v);
+    chain(plan, caps, ROLE_UNPACK);
+}
+
+static void chain_weights(struct plan *plan, const struct caps *caps)
+{
+    const struct problem *p = &plan->problem;
+    const struct tensor lse = {.heads = p->heads, .rows = p->len_q, .row_width = 1, .output = true};
+    if (!p->tensors[TENSOR_LSE].used)
+        add_workspace(plan, TENSOR_LSE, lse);
+    chain(plan, caps, ROLE_WEIGHTS);
+}
+
+/* What comes before and behind the forward step. */
+static void chain_steps(struct plan *plan, const struct caps *caps, const struct step *forward)
+{
+    const struct kernel *kernel = forward->kernel;
+    if (kernel->unpack && kernel->unpack(&plan->problem, caps, forward->tile))
+        chain_unpack(plan, caps);
+    else if (kernel->needs_words && plan->problem.kv_type != VKATTN_F32)
+        choose_mid_word(plan, caps);
+    plan->steps[plan->step_count++] = *forward;
+    if (plan->problem.flags & VKATTN_WRITE_WEIGHTS)
+        chain_weights(plan, caps);
+}
+
+static vkattn_status no_kernel(const vkattn_options *options, const vkattn_report *report)
+{
+    const vkattn_candidate *shown = &report->candidates[0];
+    for (uint32_t i = 0; options->kernel && i < report->candidate_count; i++)
+        if (strcmp(report->candidates[i].kernel, options->kernel) == 0)
+            shown = &report->candidates[i];
+    return vkattn_fail(VKATTN_UNSUPPORTED, "%s: %s", shown->kernel, shown->reason);
+}
+
+vkattn_status vkattn_plan_choose(const struct problem *problem, const struct caps *caps, const vkattn_options *options,
+                                 struct plan *plan, vkattn_report *report)
+{
+    vkattn_report unused;
+    report = report ? report : &unused;
+    memset(report, 0, sizeof *report);
+    report->chosen = -1;
+    static const vkattn_options none = {0};
+    options = options ? options : &none;
+    TRY(check_options(caps, options));
+
+    memset(plan, 0, sizeof *plan);
+    plan->problem = *problem;
+    plan->problem.mid_word_starts = options->mid_word_starts != 0;
+    plan->addresses = prefer_addresses(caps, options);
+    plan->workspace_size = PARAMS_SIZE;
+    plan->max_work = options->max_work;
+    struct step forward;
+    choose_forward(&plan->problem, caps, options, plan->addresses, &forward, report);
+    fill_report(problem, report);
+    if (report->chosen < 0)
+        return no_kernel(options, report);
+    chain_steps(plan, caps, &forward);
+    report->step_count = plan->step_count;
+    report->workspace_size = plan->workspace_size;
+    describe_tile(forward.tile, report->tile, sizeof report->tile);
+    return VKATTN_OK;
+}
+
+void vkattn_plan_params(const struct plan *plan, const vkattn_lengths *lengths, vka_params *params)
+{
+    const struct problem *p = &plan->problem;
+    *params = (vka_params){
+        .batch = p->batch,
+        .heads = p->heads,
+        .group = p->group,
+        .len_q = lengths->len_q,
+        .len_kv = lengths->len_kv,
+        .dim_qk = p->dim_qk,
+        .dim_v = p->dim_v,
+        .q_type = (uint32_t)p->q_type,
+        .kv_type = (uint32_t)p->kv_type,
+        .o_type = (uint32_t)p->o_type,
+        .bias_type = p->flags & VKATTN_BIAS ? (uint32_t)p->bias_type : VKA_TYPE_NONE,
+        .mask_kind = (uint32_t)p->mask_kind,
+        .features = vkattn_features(p),
+        .left = p->left,
+        .right = p->right,
+        .scale = p->scale,
+        .softcap = p->softcap,
+    };
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        const struct tensor *t = &p->tensors[id];
+        params->tensors[id].batch_stride = t->batch_stride;
+        params->tensors[id].head_stride = t->head_stride;
+        params->tensors[id].row_stride = (uint32_t)t->row_stride;
+    }
+}
+
+uint32_t vkattn_step_blocks(const struct step *step, const vkattn_lengths *lengths)
+{
+    const uint32_t rows = step->kernel->over_keys ? lengths->len_kv : lengths->len_q;
+    return rows / step->group_rows + (rows % step->group_rows != 0);
+}
+
+uint64_t vkattn_step_groups(const struct plan *plan, const struct step *step, const vkattn_lengths *lengths)
+{
+    const struct problem *p = &plan->problem;
+    const uint64_t heads = (uint64_t)p->batch * (step->kernel->over_keys ? p->kv_heads : p->heads);
+    const uint64_t blocks = vkattn_step_blocks(step, lengths);
+    return blocks != 0 && heads > UINT64_MAX / blocks ? UINT64_MAX : heads * blocks;
+}
+
+const struct step *vkattn_forward_step(const struct plan *plan)
+{
+    const struct step *step = plan->steps;
+    while (step->kernel->role != ROLE_FORWARD)
+        step++;
+    return step;
+}

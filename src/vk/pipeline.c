@@ -1,0 +1,240 @@
+/* (kernel, constants) to a pipeline, once per device; and plans, which hold pipelines. */
+#include "vk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Modules --------------------------------------------------------------------------------------------------- */
+
+enum {
+    SPIRV_HEADER_WORDS = 5,
+    OP_EXTENSION = 10,
+    OP_EXECUTION_MODE = 16,
+    OP_CAPABILITY = 17,
+    CAPABILITY_SIGNED_ZERO_INF_NAN_PRESERVE = 4466,
+    MODE_SIGNED_ZERO_INF_NAN_PRESERVE = 4461,
+};
+
+/* Whether an instruction belongs to SPV_KHR_float_controls, which the modules declare and not every device has. */
+static bool is_float_controls(const uint32_t *words)
+{
+    switch (words[0] & 0xFFFF) {
+    case OP_CAPABILITY:
+        return words[1] == CAPABILITY_SIGNED_ZERO_INF_NAN_PRESERVE;
+    case OP_EXECUTION_MODE:
+        return words[2] == MODE_SIGNED_ZERO_INF_NAN_PRESERVE;
+    case OP_EXTENSION:
+        return strcmp((const char *)(words + 1), "SPV_KHR_float_controls") == 0;
+    default:
+        return false;
+    }
+}
+
+/* The module without float controls: the same words less three instructions. */
+static size_t strip_float_controls(const struct spirv *spirv, uint32_t *out)
+{
+    size_t count = SPIRV_HEADER_WORDS;
+    memcpy(out, spirv->words, SPIRV_HEADER_WORDS * sizeof *out);
+    for (size_t at = SPIRV_HEADER_WORDS; at < spirv->count;) {
+        const size_t length = spirv->words[at] >> 16;
+        if (!is_float_controls(spirv->words + at)) {
+            memcpy(out + count, spirv->words + at, length * sizeof *out);
+            count += length;
+        }
+        at += length;
+    }
+    return count;
+}
+
+static vkattn_status create_module(vkattn_device *device, const struct spirv *spirv, VkShaderModule *module)
+{
+    VkShaderModuleCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                                     .codeSize = spirv->count * sizeof *spirv->words,
+                                     .pCode = spirv->words};
+    uint32_t *stripped = NULL;
+    if (!device->caps.float_controls) {
+        stripped = malloc(info.codeSize);
+        if (stripped == NULL)
+            return vkattn_fail(VKATTN_NO_MEMORY, "out of host memory for a shader module");
+        info.codeSize = strip_float_controls(spirv, stripped) * sizeof *stripped;
+        info.pCode = stripped;
+    }
+    const VkResult result = device->vk.vkCreateShaderModule(device->info.device, &info, device->info.allocator, module);
+    free(stripped);
+    return vkattn_vk_status(result, "vkCreateShaderModule");
+}
+
+/* ---- Pipelines ------------------------------------------------------------------------------------------------- */
+
+/* A constant that is left to params keeps the module's default. */
+static uint32_t fill_specialization(const uint32_t constants[VKA_IDS], VkSpecializationMapEntry entries[VKA_IDS])
+{
+    uint32_t count = 0;
+    for (uint32_t id = 0; id < VKA_IDS; id++)
+        if (constants[id] != VKA_FROM_PARAMS)
+            entries[count++] = (VkSpecializationMapEntry){
+                .constantID = id, .offset = id * (uint32_t)sizeof *constants, .size = sizeof *constants};
+    return count;
+}
+
+static vkattn_status build(vkattn_device *device, const struct step *step, bool addresses, VkPipeline *pipeline)
+{
+    const struct vk_table *vk = &device->vk;
+    VkShaderModule module;
+    TRY(create_module(device, &step->kernel->spirv[addresses], &module));
+
+    VkSpecializationMapEntry entries[VKA_IDS];
+    const VkSpecializationInfo specialization = {.mapEntryCount = fill_specialization(step->constants, entries),
+                                                 .pMapEntries = entries,
+                                                 .dataSize = sizeof step->constants,
+                                                 .pData = step->constants};
+    const VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT size = {
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO_EXT,
+        .requiredSubgroupSize = step->tile->subgroup};
+    const bool ask_size = step->tile->subgroup != 0 && device->caps.subgroup_size_control;
+    const VkComputePipelineCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .flags = device->info.pipeline_flags,
+        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .pNext = ask_size ? &size : NULL,
+                  .flags = ask_size ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT_EXT : 0,
+                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                  .module = module,
+                  .pName = "main",
+                  .pSpecializationInfo = &specialization},
+        .layout = device->layouts[addresses]};
+    const VkResult result = vk->vkCreateComputePipelines(device->info.device, device->info.pipeline_cache, 1, &info,
+                                                         device->info.allocator, pipeline);
+    vk->vkDestroyShaderModule(device->info.device, module, device->info.allocator);
+    return vkattn_vk_status(result, "vkCreateComputePipelines");
+}
+
+static VkPipeline find_locked(const vkattn_device *device, const struct spirv *spirv, const struct step *step)
+{
+    for (const struct pipeline *p = device->pipelines; p; p = p->next)
+        if (p->spirv == spirv && memcmp(p->constants, step->constants, sizeof p->constants) == 0)
+            return p->handle;
+    return VK_NULL_HANDLE;
+}
+
+static VkPipeline find(vkattn_device *device, const struct spirv *spirv, const struct step *step)
+{
+    vkattn_lock(&device->lock);
+    const VkPipeline found = find_locked(device, spirv, step);
+    vkattn_unlock(&device->lock);
+    return found;
+}
+
+/* Keep a pipeline, unless another thread kept an equal one meanwhile: then that one counts. */
+static VkPipeline keep(vkattn_device *device, struct pipeline *made, const struct step *step)
+{
+    vkattn_lock(&device->lock);
+    const VkPipeline found = find_locked(device, made->spirv, step);
+    if (found == VK_NULL_HANDLE) {
+        made->next = device->pipelines;
+        device->pipelines = made;
+        device->pipeline_count++;
+    }
+    vkattn_unlock(&device->lock);
+    if (found == VK_NULL_HANDLE)
+        return made->handle;
+    device->vk.vkDestroyPipeline(device->info.device, made->handle, device->info.allocator);
+    free(made);
+    return found;
+}
+
+vkattn_status vkattn_pipeline_get(vkattn_device *device, const struct step *step, bool addresses, VkPipeline *pipeline)
+{
+    const struct spirv *spirv = &step->kernel->spirv[addresses];
+    *pipeline = find(device, spirv, step);
+    if (*pipeline != VK_NULL_HANDLE)
+        return VKATTN_OK;
+    struct pipeline *made = malloc(sizeof *made);
+    if (made == NULL)
+        return vkattn_fail(VKATTN_NO_MEMORY, "out of host memory for a pipeline");
+    made->spirv = spirv;
+    memcpy(made->constants, step->constants, sizeof made->constants);
+    const vkattn_status status = build(device, step, addresses, &made->handle);
+    if (status != VKATTN_OK) {
+        free(made);
+        return status;
+    }
+    *pipeline = keep(device, made, step);
+    return VKATTN_OK;
+}
+
+void vkattn_pipelines_destroy(vkattn_device *device)
+{
+    while (device->pipelines) {
+        struct pipeline *pipeline = device->pipelines;
+        device->pipelines = pipeline->next;
+        device->vk.vkDestroyPipeline(device->info.device, pipeline->handle, device->info.allocator);
+        free(pipeline);
+    }
+}
+
+/* ---- Plans ----------------------------------------------------------------------------------------------------- */
+
+static vkattn_status init_plan(vkattn_plan *plan, const vkattn_problem *problem, size_t problem_size,
+                               const vkattn_options *options)
+{
+    struct problem canonical;
+    TRY(vkattn_problem_canonical(problem, problem_size, &canonical));
+    TRY(vkattn_plan_choose(&canonical, &plan->device->caps, options, &plan->plan, NULL));
+    for (uint32_t i = 0; i < plan->plan.step_count; i++)
+        TRY(vkattn_pipeline_get(plan->device, &plan->plan.steps[i], plan->plan.addresses, &plan->pipelines[i]));
+    if (plan->plan.mid_word.kernel)
+        TRY(vkattn_pipeline_get(plan->device, &plan->plan.mid_word, plan->plan.addresses, &plan->mid_word));
+    return VKATTN_OK;
+}
+
+vkattn_status vkattn_plan_create_sized(vkattn_device *device, const vkattn_problem *problem, size_t problem_size,
+                                       const vkattn_options *options, size_t options_size, vkattn_plan **plan)
+{
+    REQUIRE(plan, "plan is NULL");
+    *plan = NULL;
+    REQUIRE(device, "device is NULL");
+    vkattn_options copy = {0};
+    if (options)
+        TRY(vkattn_copy_sized(&copy, sizeof copy, options, options_size, "options"));
+    vkattn_plan *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return vkattn_fail(VKATTN_NO_MEMORY, "out of host memory for a plan");
+    made->device = device;
+    const vkattn_status status = init_plan(made, problem, problem_size, &copy);
+    if (status != VKATTN_OK) {
+        free(made);
+        return status;
+    }
+    *plan = made;
+    return VKATTN_OK;
+}
+
+void vkattn_plan_destroy(vkattn_plan *plan)
+{
+    free(plan);
+}
+
+const char *vkattn_plan_kernel(const vkattn_plan *plan)
+{
+    return vkattn_forward_step(&plan->plan)->kernel->name;
+}
+
+VkPipeline vkattn_plan_pipeline(const vkattn_plan *plan, uint32_t step)
+{
+    return step < plan->plan.step_count ? plan->pipelines[step] : VK_NULL_HANDLE;
+}
+
+vkattn_workspace vkattn_plan_workspace(const vkattn_plan *plan)
+{
+    const uint32_t least = plan->device->caps.offset_alignment;
+    return (vkattn_workspace){.size = plan->plan.workspace_size,
+                              .alignment = least > 16 ? least : 16,
+                              .usage = vkattn_plan_usage(plan) | VK_BUFFER_USAGE_TRANSFER_DST_BIT};
+}
+
+VkBufferUsageFlags vkattn_plan_usage(const vkattn_plan *plan)
+{
+    return VK_BUFFER_USAGE_STORAGE_BUFFER_BIT |
+           (plan->plan.addresses ? (VkBufferUsageFlags)VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0);
+}

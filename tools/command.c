@@ -1,0 +1,169 @@
+/* _POSIX_C_SOURCE: isatty. */
+#define _POSIX_C_SOURCE 200809L
+
+#include "command.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Back to the first column, and erase to the end of the line. */
+#define ERASE_LINE "\r\033[K"
+
+static bool on_terminal(void)
+{
+    return isatty(STDERR_FILENO) == 1;
+}
+
+void command_complain(const char *format, ...)
+{
+    if (on_terminal())
+        fputs(ERASE_LINE, stderr);
+    fputs("vkattn: ", stderr);
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+}
+
+void command_progress(const char *format, ...)
+{
+    if (!on_terminal())
+        return;
+    fputs(ERASE_LINE, stderr);
+    if (format) {
+        va_list arguments;
+        va_start(arguments, format);
+        vfprintf(stderr, format, arguments);
+        va_end(arguments);
+    }
+    fflush(stderr);
+}
+
+int command_status(vkattn_status status)
+{
+    switch (status) {
+    case VKATTN_OK:
+        return COMMAND_OK;
+    case VKATTN_INVALID:
+        return COMMAND_USAGE;
+    case VKATTN_UNSUPPORTED:
+    case VKATTN_NO_MEMORY:
+        return COMMAND_REFUSED;
+    case VKATTN_DEVICE_LOST:
+    case VKATTN_FAILED:
+        break;
+    }
+    return COMMAND_NO_DEVICE;
+}
+
+int command_fail(vkattn_status status)
+{
+    const char *sentence = vkattn_last_error();
+    command_complain("%s", *sentence ? sentence : vkattn_status_name(status));
+    return command_status(status);
+}
+
+void command_message(void *user, const char *text)
+{
+    (void)user;
+    command_complain("note: %s", text);
+}
+
+int command_open(const char *device, bool verbose, vkattn_context **context)
+{
+    const vkattn_open_info info = {.device = device, .message = verbose ? command_message : NULL};
+    command_progress("opening the device ...");
+    const vkattn_status status = vkattn_open(&info, context);
+    command_progress(NULL);
+    if (status == VKATTN_OK)
+        return COMMAND_OK;
+    /* Whatever the reason, a name that no device has included: on another machine the same command may work. */
+    command_fail(status);
+    return COMMAND_NO_DEVICE;
+}
+
+bool command_parse_float(const char *text, float *value)
+{
+    char *end;
+    if (isspace((unsigned char)text[0]))
+        return false;
+    errno = 0;
+    const float parsed = strtof(text, &end);
+    /* A number too small for a float would silently become 0, which means something else. */
+    const bool vanished = errno == ERANGE && parsed == 0;
+    if (end == text || *end != '\0' || !isfinite(parsed) || vanished)
+        return false;
+    *value = parsed;
+    return true;
+}
+
+/* One integer up to `stop`, a comma or the end. */
+static bool parse_until(const char *text, char stop, int64_t least, int64_t most, int64_t *value, const char **next)
+{
+    char *end;
+    if (!isdigit((unsigned char)text[text[0] == '-']))
+        return false;
+    errno = 0;
+    const long long parsed = strtoll(text, &end, 10);
+    if (*end != stop || errno == ERANGE || parsed < least || parsed > most)
+        return false;
+    *value = parsed;
+    *next = end + 1;
+    return true;
+}
+
+bool command_parse_integer(const char *text, int64_t least, int64_t most, int64_t *value)
+{
+    const char *next;
+    return parse_until(text, '\0', least, most, value, &next);
+}
+
+bool command_parse_integers(const char *text, int64_t least, int64_t most, unsigned count, int64_t *values)
+{
+    for (unsigned i = 0; i < count; i++) {
+        if (!parse_until(text, i + 1 < count ? ',' : '\0', least, most, &values[i], &text))
+            return false;
+    }
+    return true;
+}
+
+static const char *const type_names[] = {[VKATTN_F32] = "f32", [VKATTN_F16] = "f16", [VKATTN_BF16] = "bf16"};
+
+const char *command_type_name(vkattn_dtype type)
+{
+    return type_names[type];
+}
+
+bool command_parse_type(const char *text, vkattn_dtype *type)
+{
+    for (unsigned i = 0; i < sizeof type_names / sizeof *type_names; i++) {
+        if (strcmp(text, type_names[i]) == 0) {
+            *type = (vkattn_dtype)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *command_amount(double value, const char *unit, char text[32])
+{
+    static const char prefixes[] = " kMGTPE";
+    unsigned prefix = 0;
+    /* 999.5 would be printed as 1e+03. */
+    while (value >= 999.5 && prefixes[prefix + 1]) {
+        value /= 1000;
+        prefix++;
+    }
+    if (prefix)
+        snprintf(text, 32, "%.3g %c%s", value, prefixes[prefix], unit);
+    else
+        snprintf(text, 32, "%.3g %s", value, unit);
+    return text;
+}

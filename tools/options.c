@@ -1,0 +1,321 @@
+/* _GNU_SOURCE: getopt_long. */
+#define _GNU_SOURCE
+
+#include "options.h"
+
+#include "command.h"
+
+#include <getopt.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { RUN = OPTIONS_RUN, EXPLAIN = OPTIONS_EXPLAIN, BOTH = OPTIONS_RUN | OPTIONS_EXPLAIN };
+
+/* ---- Values ---------------------------------------------------------------------------------------------------- */
+
+/* True when text is one of two words; *second says which. */
+static bool either(const char *text, const char *zero, const char *one, bool *second)
+{
+    *second = strcmp(text, one) == 0;
+    return *second || strcmp(text, zero) == 0;
+}
+
+static bool set_layout(struct options *options, const char *text)
+{
+    bool bthd;
+    const bool ok = either(text, "bhtd", "bthd", &bthd);
+    options->layout = bthd ? VKATTN_BTHD : VKATTN_BHTD;
+    return ok;
+}
+
+static bool parse_align(const char *text, vkattn_align *align)
+{
+    bool bottom_right;
+    const bool ok = either(text, "top-left", "bottom-right", &bottom_right);
+    *align = bottom_right ? VKATTN_BOTTOM_RIGHT : VKATTN_TOP_LEFT;
+    return ok;
+}
+
+static bool set_causal(struct options *options, const char *text)
+{
+    return parse_align(text, &options->causal);
+}
+
+static bool set_align(struct options *options, const char *text)
+{
+    return parse_align(text, &options->align);
+}
+
+static bool set_mask_true(struct options *options, const char *text)
+{
+    bool ignore;
+    const bool ok = either(text, "attend", "ignore", &ignore);
+    options->mask_true = ignore ? VKATTN_TRUE_IGNORES : VKATTN_TRUE_ATTENDS;
+    return ok;
+}
+
+static bool set_lse_base(struct options *options, const char *text)
+{
+    return either(text, "e", "2", &options->lse_base_2);
+}
+
+static bool set_access(struct options *options, const char *text)
+{
+    bool descriptor;
+    const bool ok = either(text, "address", "descriptor", &descriptor);
+    options->access = descriptor ? VKATTN_ACCESS_DESCRIPTOR : VKATTN_ACCESS_ADDRESS;
+    return ok;
+}
+
+static bool set_scale(struct options *options, const char *text)
+{
+    /* The library reads 0 as 1/sqrt(d); who writes 0 means something else. */
+    return command_parse_float(text, &options->scale) && options->scale != 0;
+}
+
+static bool set_softcap(struct options *options, const char *text)
+{
+    return command_parse_float(text, &options->softcap) && options->softcap >= 0;
+}
+
+static bool set_window(struct options *options, const char *text)
+{
+    int64_t sides[2];
+    if (!command_parse_integers(text, -1, INT32_MAX, 2, sides))
+        return false;
+    options->window = true;
+    options->left = (int32_t)sides[0];
+    options->right = (int32_t)sides[1];
+    return true;
+}
+
+static bool set_cast(struct options *options, const char *text)
+{
+    options->cast_given = true;
+    return command_parse_type(text, &options->cast);
+}
+
+static bool set_type(struct options *options, const char *text)
+{
+    options->type_given = true;
+    return command_parse_type(text, &options->type);
+}
+
+static bool set_shape(struct options *options, const char *text)
+{
+    int64_t sizes[SHAPE_COUNT];
+    if (!command_parse_integers(text, 0, UINT32_MAX, SHAPE_COUNT, sizes))
+        return false;
+    for (unsigned i = 0; i < SHAPE_COUNT; i++) {
+        if (sizes[i] == 0 && i != SHAPE_TQ && i != SHAPE_TK)
+            return false;
+        options->shape[i] = (uint32_t)sizes[i];
+    }
+    options->shape_given = true;
+    return true;
+}
+
+/* ---- The table ------------------------------------------------------------------------------------------------- */
+
+/* One option: a text or a flag that is stored at an offset, or a value with a parser. */
+struct row {
+    const char *name;
+    const char *value; /* NULL: takes none */
+    unsigned commands;
+    size_t at;
+    bool (*set)(struct options *options, const char *text);
+    const char *help;
+    const char *wants; /* with a parser: "--name should be ..." */
+};
+
+#define TEXT(name, value, commands, field, help)                                 \
+    {                                                                            \
+        name, value, commands, offsetof(struct options, field), NULL, help, NULL \
+    }
+#define FLAG(name, commands, field, help)                                       \
+    {                                                                           \
+        name, NULL, commands, offsetof(struct options, field), NULL, help, NULL \
+    }
+#define VALUE(name, value, commands, set, help, wants) \
+    {                                                  \
+        name, value, commands, 0, set, help, wants     \
+    }
+
+static const struct row rows[] = {
+    TEXT("q", "Q.npy", BOTH, q, "queries [B,H,Tq,d]: float16, float32, or float64 (stored as float32)"),
+    TEXT("k", "K.npy", BOTH, k, "keys [B,G,Tk,d]; G divides H"),
+    TEXT("v", "V.npy", BOTH, v, "values [B,G,Tk,dv]"),
+    VALUE("shape", "B,H,G,TQ,TK,D,DV", EXPLAIN, set_shape, "explain this shape; no --q, --k and --v then",
+          "seven integers B,H,G,TQ,TK,D,DV, where only TQ and TK may be 0"),
+    VALUE("type", "TYPE", EXPLAIN, set_type, "type of a --shape: f32 (default), f16 or bf16", "f32, f16 or bf16"),
+    TEXT("out", "O.npy", BOTH, out, "write the output here: Q's dimensions and layout"),
+    TEXT("lse", "L.npy", BOTH, lse, "write log-sum-exp here: float32 [B,H,Tq]"),
+    TEXT("weights", "W.npy", BOTH, weights, "write the attention weights here: float32 [B,H,Tq,Tk]"),
+    VALUE("layout", "LAYOUT", BOTH, set_layout,
+          "of Q, K, V and O: bhtd (default) or bthd; with 3 dimensions [H,T,d] or [T,H,d], with 2 [T,d]",
+          "bhtd or bthd"),
+    VALUE("cast", "TYPE", BOTH, set_cast, "store Q, K, V and O as f32, f16 or bf16", "f32, f16 or bf16"),
+    VALUE("scale", "X", BOTH, set_scale, "factor of the scores; default 1/sqrt(d)", "a finite number other than 0"),
+    VALUE("softcap", "X", BOTH, set_softcap, "scores become X tanh(s / X); 0: no cap", "a finite number, 0 or above"),
+    VALUE("causal", "ALIGN", BOTH, set_causal, "no query sees a later key; top-left or bottom-right says what is later",
+          "top-left or bottom-right"),
+    VALUE("window", "LEFT,RIGHT", BOTH, set_window, "a query sees so many keys before and after its own; -1: unbounded",
+          "two integers LEFT,RIGHT, each 0 or above, or -1 for unbounded"),
+    VALUE("align", "ALIGN", BOTH, set_align,
+          "of a window or ALiBi without --causal: top-left (default) or bottom-right", "top-left or bottom-right"),
+    TEXT("prefix", "P.npy", BOTH, prefix, "integers [B]: so many first keys are seen whatever the band says"),
+    TEXT("mask", "M.npy", BOTH, mask, "bool or uint8, broadcasts to [B,H,Tq,Tk]"),
+    VALUE("mask-true", "MEANING", BOTH, set_mask_true, "what True in the mask means: attend (default) or ignore",
+          "attend or ignore"),
+    TEXT("bias", "B.npy", BOTH, bias, "added to the scores; float, broadcasts to [B,H,Tq,Tk]; -inf hides a key"),
+    TEXT("alibi", "S.npy", BOTH, alibi, "ALiBi slopes, float [H]"),
+    TEXT("sinks", "S.npy", BOTH, sinks, "one learned logit per head, float [H]"),
+    TEXT("kv-lengths", "N.npy", BOTH, kv_lengths, "integers [B]: keys of each batch member"),
+    TEXT("q-lengths", "N.npy", BOTH, q_lengths, "integers [B]: queries of each batch member"),
+    TEXT("q-segments", "S.npy", BOTH, q_segments, "integers [B,Tq]: a query sees keys of its own segment"),
+    TEXT("kv-segments", "S.npy", BOTH, kv_segments, "integers [B,Tk]"),
+    VALUE("lse-base", "BASE", BOTH, set_lse_base, "of the logarithm: e (default) or 2", "e or 2"),
+    TEXT("device", "N|NAME", BOTH, device, "a number of `vkattn devices`, or a part of a name; default: the best"),
+    TEXT("kernel", "NAME", BOTH, kernel, "use this kernel of `vkattn kernels`"),
+    VALUE("access", "WAY", BOTH, set_access, "how tensors are reached: address or descriptor; default: the faster",
+          "address or descriptor"),
+    FLAG("check", RUN, check, "compare with the reference in double; exit status 1 if outside the bound"),
+    TEXT("expect", "E.npy", RUN, expect,
+         "also print how far O is from this array of its shape, a model's own output say"),
+    FLAG("time", RUN, time, "print the median time and GFLOP/s of repeated runs"),
+    FLAG("json", EXPLAIN, json, "print JSON"),
+    FLAG("verbose", BOTH, verbose, "print the library's messages"),
+    FLAG("help", BOTH, help, "print this text"),
+};
+
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static void print_help(unsigned command)
+{
+    if (command == OPTIONS_RUN)
+        puts("Usage: vkattn run --q Q.npy --k K.npy --v V.npy [OPTION]...\n"
+             "Compute attention of NumPy arrays (versions 1 to 3, C order) on a Vulkan device.\n");
+    else
+        puts("Usage: vkattn explain --q Q.npy --k K.npy --v V.npy [OPTION]...\n"
+             "       vkattn explain --shape B,H,G,TQ,TK,D,DV [--type TYPE] [OPTION]...\n"
+             "Say which kernel a problem gets, why the others do not, and what it costs. Computes and writes "
+             "nothing.\n");
+    for (unsigned i = 0; i < ROWS; i++) {
+        if (!(rows[i].commands & command))
+            continue;
+        char left[64];
+        snprintf(left, sizeof left, "--%s%s%s", rows[i].name, rows[i].value ? " " : "",
+                 rows[i].value ? rows[i].value : "");
+        printf("  %-28s %s\n", left, rows[i].help);
+    }
+    fputs("\nIntegers are int32 or int64; a prefix beyond Tk is Tk. Masks, biases, LSE and weights are [B,H,Tq(,Tk)] "
+          "in both\n"
+          "layouts. The file of O is float16 for f16, and float32 for f32 and bf16.\n\n" COMMAND_EXIT_HELP,
+          stdout);
+}
+
+/* ---- Parsing --------------------------------------------------------------------------------------------------- */
+
+static bool store(struct options *options, const struct row *row, const char *text)
+{
+    if (row->set) {
+        if (row->set(options, text))
+            return true;
+        command_complain("option --%s: '%s' should be %s", row->name, text, row->wants);
+        return false;
+    }
+    void *field = (char *)options + row->at;
+    if (row->value)
+        memcpy(field, &text, sizeof text);
+    else
+        *(bool *)field = true;
+    return true;
+}
+
+static bool parse_arguments(int argc, char **argv, unsigned command, struct options *options)
+{
+    struct option known[ROWS + 1] = {0};
+    int index_of[ROWS];
+    unsigned count = 0;
+    for (int i = 0; i < ROWS; i++) {
+        if (!(rows[i].commands & command))
+            continue;
+        index_of[count] = i;
+        known[count++] = (struct option){rows[i].name, rows[i].value ? required_argument : no_argument, NULL, 0};
+    }
+    optind = 1;
+    int chosen = 0, c;
+    while ((c = getopt_long(argc, argv, "", known, &chosen)) != -1) {
+        if (c == '?' || !store(options, &rows[index_of[chosen]], optarg))
+            return false;
+    }
+    if (optind < argc)
+        command_complain("unexpected argument '%s'", argv[optind]);
+    return optind == argc;
+}
+
+static bool same_file_named(const char *name_a, const char *a, const char *name_b, const char *b)
+{
+    if (!a || !b || strcmp(a, b) != 0)
+        return false;
+    command_complain("options --%s and --%s name the same file %s", name_a, name_b, a);
+    return true;
+}
+
+static bool check_inputs_given(const struct options *options, unsigned command)
+{
+    if (options->shape_given) {
+        if (options->q || options->k || options->v)
+            command_complain("option --shape stands in for --q, --k and --v: give one or the other");
+        return !options->q && !options->k && !options->v;
+    }
+    const char *missing = !options->q ? "--q" : !options->k ? "--k" : !options->v ? "--v" : NULL;
+    if (missing)
+        command_complain("option %s is missing%s; `vkattn help %s` lists the options", missing,
+                         command == OPTIONS_EXPLAIN ? " (or --shape)" : "", command == OPTIONS_RUN ? "run" : "explain");
+    else if (options->type_given)
+        command_complain("option --type goes with --shape; use --cast to change the type of files");
+    return !missing && !options->type_given;
+}
+
+static bool check_combination(const struct options *options, unsigned command)
+{
+    if (!check_inputs_given(options, command))
+        return false;
+    if (options->causal && options->align && options->causal != options->align) {
+        const bool bottom_right = options->causal == VKATTN_BOTTOM_RIGHT;
+        command_complain("option --align %s contradicts --causal %s", bottom_right ? "top-left" : "bottom-right",
+                         bottom_right ? "bottom-right" : "top-left");
+        return false;
+    }
+    if (!options->q_segments != !options->kv_segments) {
+        command_complain("option --%s needs --%s too", options->q_segments ? "q-segments" : "kv-segments",
+                         options->q_segments ? "kv-segments" : "q-segments");
+        return false;
+    }
+    return !same_file_named("out", options->out, "lse", options->lse) &&
+           !same_file_named("out", options->out, "weights", options->weights) &&
+           !same_file_named("lse", options->lse, "weights", options->weights);
+}
+
+bool options_parse(int argc, char **argv, unsigned command, struct options *options, int *exit_status)
+{
+    *options = (struct options){0};
+    *exit_status = COMMAND_USAGE;
+    if (!parse_arguments(argc, argv, command, options))
+        return false;
+    if (options->help) {
+        print_help(command);
+        *exit_status = COMMAND_OK;
+        return false;
+    }
+    return check_combination(options, command);
+}
+
+vkattn_align options_align(const struct options *options)
+{
+    if (options->causal)
+        return options->causal;
+    return options->align ? options->align : VKATTN_TOP_LEFT;
+}
