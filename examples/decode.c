@@ -1,5 +1,5 @@
-/* Attention inside an application's own command buffer: plan once, then record; here three steps of decoding, in which
- * the sequence grows and nothing is planned or compiled again. */
+/* Attention in an application's own command buffer: plan once, then record; here three steps of decoding, in which the
+ * sequence grows and nothing is planned or compiled again. */
 #include <stdio.h>
 #include <vkattn/helper.h>
 

@@ -1,7 +1,7 @@
 #version 450
 // fwd_rows: attention forward on any device, for any shape; one work group per query row.
 //
-//   for each tile of WORKGROUP keys that the row's limits leave:
+//   for each tile of KEYS keys that the row's limits leave:
 //       s    = score(i, j)                            invocations are keys
 //       m'   = max(m, max s)     c = exp(m - m')      each invocation reads the whole tile of scores
 //       p    = exp(s - m')                            invocations are keys
@@ -10,7 +10,7 @@
 //   O = acc / l,  LSE = m + log l
 //
 // One pipeline serves every problem: sizes, types and masks come from params. Needs no subgroup operation; shared memory
-// is 2 * 576 + 2 WORKGROUP words. Two barriers a tile. Keys that the row does not see are neither read nor multiplied.
+// is 2 * 576 + 2 KEYS words. Two barriers a tile. Keys that the row does not see are neither read nor multiplied.
 // After Milakov and Gimelshein 2018 (arXiv:1805.02867), algorithm 3, over blocks.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/item.glsl"
@@ -19,14 +19,15 @@
 
 layout(local_size_x_id = VKA_ID_WORKGROUP) in;
 layout(constant_id = VKA_ID_WORKGROUP) const uint WORKGROUP = 64;
+layout(constant_id = VKA_ID_KEYS) const uint KEYS = 128;
 
 INPUT(V, VKA_V)
 OUTPUT(O, VKA_O)
 OUTPUT(LSE, VKA_LSE)
 
 shared float acc[576]; // a column is its invocation's own
-shared float s_tile[WORKGROUP];
-shared float p_tile[WORKGROUP];
+shared float s_tile[KEYS];
+shared float p_tile[KEYS];
 
 // What p_tile and s_tile hold for a key that the row does not see: a NaN of our own, which no score is, since a NaN score
 // is replaced by one with other bits.
@@ -68,30 +69,36 @@ void main()
     const Slice k = key_slice(item);
 
     Softmax row = softmax_empty();
-    for (int key = span_next(span, span.begin); key < span.end; key = span_next(span, key + int(WORKGROUP))) {
-        const uint keys = min(WORKGROUP, uint(span.end - key));
-        float s = uintBitsToFloat(UNSEEN_BITS);
-        if (lane < keys && pair_score(m, k, i, key + int(lane), s))
-            s = is_nan(s) ? uintBitsToFloat(NAN_BITS) : s;
-        s_tile[lane] = s;
+    for (int key = span_next(span, span.begin); key < span.end; key = span_next(span, key + int(KEYS))) {
+        const uint keys = min(KEYS, uint(span.end - key));
+        for (uint n = lane; n < keys; n += WORKGROUP) {
+            float s = uintBitsToFloat(UNSEEN_BITS);
+            if (pair_score(m, k, i, key + int(n), s))
+                s = is_nan(s) ? uintBitsToFloat(NAN_BITS) : s;
+            s_tile[n] = s;
+        }
         barrier();
 
         const float last_m = row.m;
         take_scores(row, keys);
         const float factor = exp_difference(last_m, row.m);
-        p_tile[lane] = is_unseen(s) ? s : is_poison(s) ? 0.0 : exp_difference(s, row.m);
+        for (uint n = lane; n < keys; n += WORKGROUP) {
+            const float s = s_tile[n];
+            p_tile[n] = is_unseen(s) ? s : is_poison(s) ? 0.0 : exp_difference(s, row.m);
+        }
         barrier();
 
         float sum = 0.0;
         for (uint n = 0; n < keys; n++)
             sum += is_unseen(p_tile[n]) ? 0.0 : p_tile[n];
-        row.l = row.l * factor + sum;
+        softmax_add(row, factor, sum);
         for (uint column = lane; column < dim_v; column += WORKGROUP) {
-            float a = acc[column] * factor;
+            // A tile's sum first: adding key by key to a long sum would lose bits of each.
+            float a = 0.0;
             for (uint n = 0; n < keys; n++)
                 if (!is_unseen(p_tile[n]))
                     a += p_tile[n] * LOAD_ELEMENT(V, v, (uint(key) + n) * v_stride + column, kv_type);
-            acc[column] = a;
+            acc[column] = acc[column] * factor + a;
         }
     }
 

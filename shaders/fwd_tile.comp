@@ -175,7 +175,7 @@ void update(uint r, int j, bool partial)
     const bool poison = is_nan(test);
     stats[r].poison = stats[r].poison || poison;
     stats[r].seen = stats[r].seen || any;
-    stats[r].l = fma(stats[r].l, factor[r], sum);
+    softmax_add(stats[r], factor[r], sum);
 }
 
 void clear_acc()

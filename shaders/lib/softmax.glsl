@@ -8,19 +8,32 @@
 struct Softmax {
     float m;     // largest score so far, meaningful once it is above -inf
     float l;     // sum of exp(s - m)
+    float rest;  // what the additions to l rounded up, to be taken off the next one
     bool seen;   // at least one visible key
     bool poison;
 };
 
 Softmax softmax_empty()
 {
-    return Softmax(negative_infinity(), 0.0, false, false);
+    return Softmax(negative_infinity(), 0.0, 0.0, false, false);
 }
 
 // exp(a - b) for a <= b, 0 for a = -inf even when b is too.
 float exp_difference(float a, float b)
 {
     return is_negative_infinity(a) ? 0.0 : exp(a - b);
+}
+
+// l = factor l + sum, compensated (Kahan 1965, "Further remarks on reducing truncation errors"): over 65,536 nearly equal
+// weights the plain sum drifts by more than LSE may be off.
+void softmax_add(inout Softmax row, float factor, float sum)
+{
+    precise float scaled = row.l * factor;
+    precise float addend = sum - row.rest * factor;
+    precise float total = scaled + addend;
+    precise float rest = (total - scaled) - addend;
+    row.rest = rest;
+    row.l = total;
 }
 
 // What is subtracted from scores before exp(): m, or 0 while no seen score is above -inf, so that -inf - -inf never occurs.

@@ -3,10 +3,12 @@
 
 #include <stdio.h>
 
-/* 64 invocations: keys of a step and columns of V. Fewer idle at small head widths on a GPU; the minimum device has
- * 128. */
+/* Barriers are what costs a CPU driver most: many keys between two of them, few invocations that each have to be
+ * resumed. On a GPU 64 invocations are one or two subgroups. Shared memory is 2 (576 + keys) words, which the minimum
+ * device has. */
 static const struct tile tiles[] = {
-    {.classes = ~0u, .max_dim = VKATTN_MAX_DIM, .workgroup = 64, .rows = 1, .keys = 64, .split = 1},
+    {.classes = 1u << CLASS_CPU, .max_dim = VKATTN_MAX_DIM, .workgroup = 8, .rows = 1, .keys = 128, .split = 1},
+    {.classes = ~0u, .max_dim = VKATTN_MAX_DIM, .workgroup = 64, .rows = 1, .keys = 128, .split = 1},
 };
 
 extern const struct spirv vkattn_spirv_fwd_rows[2];
@@ -32,6 +34,7 @@ static void constants(const struct problem *problem, const struct caps *caps, co
 {
     (void)problem, (void)caps;
     values[VKA_ID_WORKGROUP] = tile->workgroup;
+    values[VKA_ID_KEYS] = tile->keys;
 }
 
 static uint32_t group_rows(const struct tile *tile)

@@ -132,38 +132,38 @@ Test(limits, a_binding_counts_from_its_aligned_offset)
 
 /* Between the batch members of a tensor. No driver here allocates as much at once, and nobody has the memory: only the
  * members themselves are there, in imported pages that lie as far apart. */
-static const size_t far_apart = (size_t)5 << 30;
-enum { NEAR_KEYS = 32, CHUNK = 65536 };
+static const size_t far_apart = (size_t)20 << 30; /* bytes: strides and offsets pass 2^32 elements, too */
+enum { MEMBERS = 3, NEAR_KEYS = 32, CHUNK = 65536 };
 
 struct far_tensor {
     char *space;
-    struct pages chunks[2];
+    struct pages chunks[MEMBERS];
 };
 
 static struct far_tensor make_far(const struct pages_device *d, const void *dense)
 {
-    struct far_tensor t = {.space = pages_reserve(far_apart + CHUNK)};
-    for (size_t b = 0; b < 2; b++) {
+    struct far_tensor t = {.space = pages_reserve((MEMBERS - 1) * far_apart + CHUNK)};
+    for (size_t b = 0; b < MEMBERS; b++) {
         char *chunk = t.space + b * far_apart;
         cr_assert(mprotect(chunk, CHUNK, PROT_READ | PROT_WRITE) == 0);
         memcpy(chunk, (const char *)dense + b * NEAR_KEYS * ROW_SIZE, NEAR_KEYS * ROW_SIZE);
         t.chunks[b] = pages_import(d, chunk, CHUNK);
     }
-    if (t.chunks[1].address - t.chunks[0].address != far_apart)
+    if (t.chunks[MEMBERS - 1].address - t.chunks[0].address != (MEMBERS - 1) * far_apart)
         cr_skip_test("addresses of this device are not those of its host");
     return t;
 }
 
 static void free_far(const struct pages_device *d, struct far_tensor *t)
 {
-    for (int b = 0; b < 2; b++)
+    for (int b = 0; b < MEMBERS; b++)
         pages_free(d, &t->chunks[b]);
-    munmap(t->space, far_apart + CHUNK);
+    munmap(t->space, (MEMBERS - 1) * far_apart + CHUNK);
 }
 
 static vkattn_buffer far_buffer(const struct far_tensor *t)
 {
-    return (vkattn_buffer){.buffer = t->chunks[0].buffer, .size = far_apart + NEAR_KEYS * ROW_SIZE};
+    return (vkattn_buffer){.buffer = t->chunks[0].buffer, .size = (MEMBERS - 1) * far_apart + NEAR_KEYS * ROW_SIZE};
 }
 
 static void put_near(struct pages *p, size_t *used, vkattn_buffer *buffer, const void *data, size_t size)
@@ -196,7 +196,7 @@ Test(limits, a_tensor_may_span_more_than_4_gib)
 {
     vkattn_context *context = gpu_open(0);
     struct pages_device d = pages_open(context);
-    const vkattn_problem dense = {.batch = 2, .len_q = 4, .len_kv = NEAR_KEYS, .dim_qk = DIM};
+    const vkattn_problem dense = {.batch = MEMBERS, .len_q = 4, .len_kv = NEAR_KEYS, .dim_qk = DIM};
     struct gpu_case c = gpu_case_make(&dense);
     void *const dense_k = c.data[TENSOR_K], *const dense_v = c.data[TENSOR_V];
     struct far_tensor k = make_far(&d, dense_k), v = make_far(&d, dense_v);
