@@ -1,4 +1,5 @@
 /* vkattn bench: prefill and decode lines, interleaved with the probe; medians and ratios within one run. */
+#include "cases.h"
 #include "command.h"
 #include "json.h"
 #include "probe.h"
@@ -13,41 +14,6 @@
 #include <vkattn/reference.h>
 
 enum { MOST_ROUNDS = 101, DEFAULT_ROUNDS = 9 };
-
-/* One line. kv_heads 0: heads; dim_v is dim_qk. */
-struct bench_case {
-    const char *name;
-    vkattn_problem problem;
-};
-
-#define PREFILL(H, T, D, TYPE, ...)                                                                    \
-    {                                                                                                  \
-        .heads = (H), .len_q = (T), .len_kv = (T), .dim_qk = (D), .q_type = (TYPE), .kv_type = (TYPE), \
-        .o_type = (TYPE), __VA_ARGS__                                                                  \
-    }
-
-static const struct bench_case cases[] = {
-    {"prefill-f32-d32", PREFILL(8, 1024, 32, VKATTN_F32, .batch = 1)},
-    {"prefill-f32-d64", PREFILL(8, 1024, 64, VKATTN_F32, .batch = 1)},
-    {"prefill-f32-d96", PREFILL(8, 1024, 96, VKATTN_F32, .batch = 1)},
-    {"prefill-f32-d128", PREFILL(8, 1024, 128, VKATTN_F32, .batch = 1)},
-    {"prefill-f32-d256", PREFILL(8, 1024, 256, VKATTN_F32, .batch = 1)},
-    {"prefill-f16-d64", PREFILL(8, 1024, 64, VKATTN_F16, .batch = 1)},
-    {"prefill-f16-d128", PREFILL(8, 1024, 128, VKATTN_F16, .batch = 1)},
-    {"prefill-bf16-d128", PREFILL(8, 1024, 128, VKATTN_BF16, .batch = 1)},
-    {"square-f32-d64-t4096", PREFILL(1, 4096, 64, VKATTN_F32, .flags = 0)},
-    {"causal-f32-d64-t4096", PREFILL(1, 4096, 64, VKATTN_F32, .flags = VKATTN_CAUSAL, .align = VKATTN_TOP_LEFT)},
-    {"decode-f16-d128-t4096",
-     {.heads = 32,
-      .kv_heads = 8,
-      .len_q = 1,
-      .len_kv = 4096,
-      .dim_qk = 128,
-      .q_type = VKATTN_F16,
-      .kv_type = VKATTN_F16,
-      .o_type = VKATTN_F16}},
-};
-enum { CASE_COUNT = sizeof cases / sizeof *cases };
 
 struct bench_options {
     const char *device, *kernel, *prefix;
@@ -70,7 +36,7 @@ struct bench {
     vkattn_context *context;
     struct probe *probe;
     double probe_device[MOST_ROUNDS], probe_cpu[MOST_ROUNDS];
-    struct line lines[CASE_COUNT];
+    struct line lines[BENCH_CASES];
     unsigned line_count;
 };
 
@@ -208,12 +174,12 @@ static int run_bench(struct bench *bench)
     vkattn_status status = probe_open(bench->context, &bench->probe);
     if (status != VKATTN_OK)
         return command_fail(status);
-    for (unsigned i = 0; i < CASE_COUNT; i++) {
-        if (bench->options->prefix && !strstr(cases[i].name, bench->options->prefix))
+    for (unsigned i = 0; i < BENCH_CASES; i++) {
+        if (bench->options->prefix && !strstr(bench_cases[i].name, bench->options->prefix))
             continue;
-        status = open_line(bench, &cases[i]);
+        status = open_line(bench, &bench_cases[i]);
         if (status != VKATTN_OK)
-            command_complain("%s is left out: %s", cases[i].name, vkattn_last_error());
+            command_complain("%s is left out: %s", bench_cases[i].name, vkattn_last_error());
     }
     if (bench->line_count == 0) {
         command_complain("no case is left to measure");
@@ -261,11 +227,7 @@ static bool take_option(int option, const char *value, struct bench_options *opt
         options->verbose = true;
         return true;
     case OPTION_ACCESS:
-        options->access = strcmp(value, "address") == 0 ? VKATTN_ACCESS_ADDRESS : VKATTN_ACCESS_DESCRIPTOR;
-        if (strcmp(value, report_access(options->access)) == 0)
-            return true;
-        command_complain("--access is \"%s\": must be address or descriptor", value);
-        return false;
+        return command_parse_access(value, &options->access);
     case OPTION_ROUNDS:
         if (command_parse_integer(value, 1, MOST_ROUNDS, &number)) {
             options->rounds = (unsigned)number;

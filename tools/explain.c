@@ -136,19 +136,3 @@ int command_explain(int argc, char **argv)
     inputs_free(&inputs);
     return exit_status;
 }
-
-int command_kernels(int argc, char **argv)
-{
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        fputs("Usage: vkattn kernels\nList the kernels of the catalogue, one name a line.\n\n" COMMAND_EXIT_HELP,
-              stdout);
-        return COMMAND_OK;
-    }
-    if (argc > 1) {
-        command_complain("unexpected argument '%s'; `vkattn help kernels` shows the usage", argv[1]);
-        return COMMAND_USAGE;
-    }
-    for (uint32_t i = 0; vkattn_kernel_name(i); i++)
-        puts(vkattn_kernel_name(i));
-    return COMMAND_OK;
-}
