@@ -1,6 +1,7 @@
 /* vkattn bench: prefill and decode lines, interleaved with the probe; medians and ratios within one run. */
 #include "cases.h"
 #include "command.h"
+#include "hostcost.h"
 #include "json.h"
 #include "probe.h"
 #include "report.h"
@@ -36,6 +37,7 @@ struct bench {
     vkattn_context *context;
     struct probe *probe;
     double probe_device[MOST_ROUNDS], probe_cpu[MOST_ROUNDS];
+    struct hostcost host;
     struct line lines[BENCH_CASES];
     unsigned line_count;
 };
@@ -140,6 +142,12 @@ static void print_lines(struct bench *bench, double probe_device, double probe_c
     }
 }
 
+static void print_host(const struct hostcost *host)
+{
+    printf("host: a recording takes %.2f us, a plan whose pipelines exist %.2f us; medians of 10,000\n",
+           host->record * 1e6, host->plan * 1e6);
+}
+
 static void print_json(struct bench *bench, double probe_device, double probe_cpu)
 {
     const unsigned rounds = bench->options->rounds;
@@ -152,6 +160,8 @@ static void print_json(struct bench *bench, double probe_device, double probe_cp
     json_number(&json, "probe_seconds", probe_device);
     json_number(&json, "probe_cpu_seconds", probe_cpu);
     json_number(&json, "probe_flops", probe_flops());
+    json_number(&json, "record_seconds", bench->host.record);
+    json_number(&json, "plan_seconds", bench->host.plan);
     json_open_array(&json, "lines");
     for (unsigned i = 0; i < bench->line_count; i++) {
         struct line *line = &bench->lines[i];
@@ -186,11 +196,16 @@ static int run_bench(struct bench *bench)
         return COMMAND_REFUSED;
     }
     status = measure(bench);
+    const vkattn_options options = {.kernel = bench->options->kernel, .access = bench->options->access};
+    if (status == VKATTN_OK)
+        status = hostcost_measure(bench->context, &options, &bench->host);
     if (status != VKATTN_OK)
         return command_fail(status);
     const double device = timing_median(bench->probe_device, bench->options->rounds);
     const double cpu = timing_median(bench->probe_cpu, bench->options->rounds);
     (bench->options->json ? print_json : print_lines)(bench, device, cpu);
+    if (!bench->options->json)
+        print_host(&bench->host);
     return COMMAND_OK;
 }
 

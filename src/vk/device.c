@@ -341,6 +341,26 @@ static vkattn_status check_minimum(const struct caps *caps)
     return VKATTN_OK;
 }
 
+/* One line to the caller's sink for something that was left off. */
+static void say(const vkattn_device *device, const char *text)
+{
+    if (device->info.message)
+        device->info.message(device->info.message_user, text);
+}
+
+static void say_what_is_off(const vkattn_device *device)
+{
+    const struct caps *caps = &device->caps;
+    if (!caps->addresses)
+        say(device, "vkattn: no buffer device addresses: tensors are reached by push descriptors");
+    if (!caps->descriptors)
+        say(device, "vkattn: no push descriptors for all tensors at once: tensors are reached by address only");
+    if (!caps->subgroup_size_control)
+        say(device, "vkattn: no subgroup size control: heads are not split over subgroups");
+    if (!caps->float_controls)
+        say(device, "vkattn: no SignedZeroInfNanPreserve for f32: modules are built without it");
+}
+
 static vkattn_status init_device(vkattn_device *device)
 {
     struct vk_table *vk = &device->vk;
@@ -356,6 +376,7 @@ static vkattn_status init_device(vkattn_device *device)
     device->caps.descriptors = device->caps.descriptors && vk->vkCmdPushDescriptorSetKHR;
     device->caps.addresses = device->caps.addresses && vk->vkGetBufferDeviceAddressKHR;
     TRY(check_minimum(&device->caps));
+    say_what_is_off(device);
     return create_layouts(device);
 }
 
