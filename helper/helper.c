@@ -28,9 +28,11 @@ static vkattn_status vk_status(VkResult result, const char *call)
     if (result == VK_SUCCESS)
         return VKATTN_OK;
     if (result == VK_ERROR_DEVICE_LOST)
-        return fail(VKATTN_DEVICE_LOST, "%s: the device was lost", call);
+        return fail(VKATTN_DEVICE_LOST, "%.*s: the device was lost", (int)strcspn(call, "("), call);
     const bool memory = result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_OUT_OF_DEVICE_MEMORY;
-    return fail(memory ? VKATTN_NO_MEMORY : VKATTN_FAILED, "%s: the driver returned VkResult %d", call, (int)result);
+    /* `call` may be the source text of the call: its function is what to name. */
+    return fail(memory ? VKATTN_NO_MEMORY : VKATTN_FAILED, "%.*s: the driver returned VkResult %d",
+                (int)strcspn(call, "("), call, (int)result);
 }
 
 #define TRY(call)                                \

@@ -8,7 +8,8 @@
 /* Tile tables are kept by class: devices of one class like the same numbers. */
 enum device_class {
     CLASS_UNKNOWN,
-    CLASS_CPU, /* llvmpipe: lanes are SIMD lanes, uniform loads through addresses are nearly free */
+    CLASS_CPU,     /* llvmpipe: lanes are SIMD lanes, uniform loads through addresses are nearly free */
+    CLASS_CPU_OLD, /* llvmpipe before Mesa 25: no load is free, and code takes long to compile */
     CLASS_AMD,
     CLASS_NVIDIA,
     CLASS_INTEL,
@@ -32,6 +33,7 @@ struct caps {
     uint32_t max_groups_x, max_groups_y;
     uint64_t max_range;        /* bytes of one storage buffer binding */
     uint32_t offset_alignment; /* of a storage buffer binding, bytes */
+    uint32_t max_loop_rounds;  /* of all loops of an invocation; 0: no limit. A driver's fault, see src/vk/device.c */
 };
 
 #endif

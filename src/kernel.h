@@ -52,6 +52,8 @@ struct kernel {
     bool (*refuse)(const struct problem *, const struct caps *, const struct tile *, char reason[REASON_SIZE]);
     /* What it should cost, in nanosecond-like units that compare kernels on one device. */
     double (*cost)(const struct problem *, const struct caps *, const struct tile *);
+    /* Rounds of all loops of one invocation at most, for drivers that stop after so many; NULL: few. */
+    double (*rounds)(const struct problem *, const struct tile *);
     /* Specialization constants; all are VKA_FROM_PARAMS or 0 before. */
     void (*constants)(const struct problem *, const struct caps *, const struct tile *, uint32_t values[VKA_IDS]);
     /* Rows of one work group: queries, or keys of a kernel over keys. */

@@ -44,6 +44,23 @@ static bool offers(const struct tile *tile, const struct problem *p, const struc
     return (tile->classes >> caps->device_class & 1) && dim <= tile->max_dim;
 }
 
+/* Some drivers leave an invocation after so many rounds of its loops, without a word. */
+static bool refuse_rounds(const struct kernel *kernel, const struct problem *p, const struct caps *caps,
+                          const struct tile *tile, char reason[REASON_SIZE])
+{
+    if (caps->max_loop_rounds == 0 || !kernel->rounds || kernel->rounds(p, tile) <= caps->max_loop_rounds)
+        return false;
+    snprintf(reason, REASON_SIZE, "an invocation would run %.0f rounds of its loops; this driver stops after %" PRIu32,
+             kernel->rounds(p, tile), caps->max_loop_rounds);
+    return true;
+}
+
+static bool refuse_tile(const struct kernel *kernel, const struct problem *p, const struct caps *caps,
+                        const struct tile *tile, char reason[REASON_SIZE])
+{
+    return (kernel->refuse && kernel->refuse(p, caps, tile, reason)) || refuse_rounds(kernel, p, caps, tile, reason);
+}
+
 /* The first tile of the table that fits and is not refused: a table is in order of preference. */
 static const struct tile *first_tile(const struct kernel *kernel, const struct problem *p, const struct caps *caps,
                                      uint32_t wanted, vkattn_candidate *candidate)
@@ -55,9 +72,9 @@ static const struct tile *first_tile(const struct kernel *kernel, const struct p
         const struct tile *tile = &kernel->tiles[i];
         if (wanted ? wanted != i + 1 : !offers(tile, p, caps))
             continue;
-        if (!kernel->refuse(p, caps, tile, offered ? other_reason : candidate->reason)) {
+        if (!refuse_tile(kernel, p, caps, tile, offered ? other_reason : candidate->reason)) {
             candidate->reason[0] = '\0';
-            candidate->cost = kernel->cost(p, caps, tile);
+            candidate->cost = kernel->cost ? kernel->cost(p, caps, tile) : 0;
             candidate->tile = i + 1;
             return tile;
         }
@@ -165,53 +182,61 @@ static void add_workspace(struct plan *plan, enum tensor_id id, struct tensor t)
     plan->workspace_size += vkattn_problem_add_copy(&plan->problem, id, t);
 }
 
-static void chain(struct plan *plan, const struct caps *caps, enum role role)
+/* Add the kernel of a role; VKATTN_UNSUPPORTED with its reason when it refuses. */
+static vkattn_status chain(struct plan *plan, const struct caps *caps, enum role role)
 {
     const struct kernel *const *kernel = vkattn_kernels;
+    vkattn_candidate candidate;
     while ((*kernel)->role != role)
         kernel++;
-    fill_step(&plan->steps[plan->step_count++], *kernel, &plan->problem, caps, &(*kernel)->tiles[0]);
+    const struct tile *tile = first_tile(*kernel, &plan->problem, caps, 0, &candidate);
+    if (tile == NULL)
+        return vkattn_fail(VKATTN_UNSUPPORTED, "%s: %s", (*kernel)->name, candidate.reason);
+    fill_step(&plan->steps[plan->step_count++], *kernel, &plan->problem, caps, tile);
+    return VKATTN_OK;
 }
 
-/* The cheapest kernel to write down: the first that reads elements one by one. */
+/* The first kernel of the catalogue that reads elements one by one; where it refuses, such a call is refused. */
 static void choose_mid_word(struct plan *plan, const struct caps *caps)
 {
     const struct kernel *const *kernel = vkattn_kernels;
+    vkattn_candidate candidate;
     while ((*kernel)->role != ROLE_FORWARD || (*kernel)->needs_words)
         kernel++;
-    fill_step(&plan->mid_word, *kernel, &plan->problem, caps, &(*kernel)->tiles[0]);
+    const struct tile *tile = first_tile(*kernel, &plan->problem, caps, 0, &candidate);
+    if (tile != NULL)
+        fill_step(&plan->mid_word, *kernel, &plan->problem, caps, tile);
 }
 
-static void chain_unpack(struct plan *plan, const struct caps *caps)
+static vkattn_status chain_unpack(struct plan *plan, const struct caps *caps)
 {
     const struct problem *p = &plan->problem;
     const struct tensor k = {.heads = p->kv_heads, .rows = p->len_kv, .row_width = p->dim_qk};
     const struct tensor v = {.heads = p->kv_heads, .rows = p->len_kv, .row_width = p->dim_v};
     add_workspace(plan, TENSOR_K_COPY, k);
     add_workspace(plan, TENSOR_V_COPY, v);
-    chain(plan, caps, ROLE_UNPACK);
+    return chain(plan, caps, ROLE_UNPACK);
 }
 
-static void chain_weights(struct plan *plan, const struct caps *caps)
+static vkattn_status chain_weights(struct plan *plan, const struct caps *caps)
 {
     const struct problem *p = &plan->problem;
     const struct tensor lse = {.heads = p->heads, .rows = p->len_q, .row_width = 1, .output = true};
     if (!p->tensors[TENSOR_LSE].used)
         add_workspace(plan, TENSOR_LSE, lse);
-    chain(plan, caps, ROLE_WEIGHTS);
+    return chain(plan, caps, ROLE_WEIGHTS);
 }
 
 /* What comes before and behind the forward step. */
-static void chain_steps(struct plan *plan, const struct caps *caps, const struct step *forward)
+static vkattn_status chain_steps(struct plan *plan, const struct caps *caps, const struct step *forward)
 {
     const struct kernel *kernel = forward->kernel;
     if (kernel->unpack && kernel->unpack(&plan->problem, caps, forward->tile))
-        chain_unpack(plan, caps);
+        TRY(chain_unpack(plan, caps));
     else if (kernel->needs_words && plan->problem.kv_type != VKATTN_F32)
         choose_mid_word(plan, caps);
     plan->steps[plan->step_count++] = *forward;
-    if (plan->problem.flags & VKATTN_WRITE_WEIGHTS)
-        chain_weights(plan, caps);
+    return plan->problem.flags & VKATTN_WRITE_WEIGHTS ? chain_weights(plan, caps) : VKATTN_OK;
 }
 
 static vkattn_status no_kernel(const vkattn_options *options, const vkattn_report *report)
@@ -245,7 +270,7 @@ vkattn_status vkattn_plan_choose(const struct problem *problem, const struct cap
     fill_report(problem, report);
     if (report->chosen < 0)
         return no_kernel(options, report);
-    chain_steps(plan, caps, &forward);
+    TRY(chain_steps(plan, caps, &forward));
     report->step_count = plan->step_count;
     report->workspace_size = plan->workspace_size;
     describe_tile(forward.tile, report->tile, sizeof report->tile);

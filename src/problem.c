@@ -323,7 +323,7 @@ uint64_t vkattn_problem_add_copy(struct problem *problem, enum tensor_id id, str
 {
     t.used = true;
     t.bits = 32;
-    t.row_stride = (t.row_width + 3) / 4 * 4;
+    t.row_stride = t.row_width == 1 ? 1 : (t.row_width + 3) / 4 * 4;
     t.head_stride = t.row_stride * t.rows;
     t.batch_stride = t.head_stride * t.heads;
     problem->tensors[id] = t;

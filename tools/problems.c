@@ -85,10 +85,10 @@ static const struct check_problem rows[] = {
     {ROW("gqa/7", NULL, HEADS(14, 2), LEN(7, 33), DIM(64), .flags = LSE)},
     {ROW("gqa/8", NULL, HEADS(16, 2), LEN(7, 33), DIM(64), .flags = LSE)},
     {ROW("gqa/mqa", "one head of keys", B(2), HEADS(8, 1), LEN(7, 33), DIM(64), .flags = LSE)},
-    {ROW("many/heads", "more than 65,535 (batch, head) pairs", B(100), HEADS(700, 100), LEN(1, 2), DIM(1), .flags = LSE)},
-    {ROW("many/rows", "more than 65,535 row blocks", LEN(70000, 1), DIM(1), .flags = LSE)},
-    {ROW("many/causal-rows", "the same where a row must find its keys",
-     LEN(70000, 3), DIM(1), .flags = LSE | VKATTN_CAUSAL | VKATTN_LEFT, .left = 1, BOTTOM_RIGHT)},
+    {ROW("many/heads", "more than 65,535 (batch, head) pairs",
+         B(100), HEADS(660, 110), LEN(1, 2), DIM(1), .flags = LSE), .once = true},
+    {ROW("many/rows", "more than 65,535 row blocks, the later ones past all keys",
+         LEN(66000, 3), DIM(1), .flags = LSE | VKATTN_CAUSAL | VKATTN_LEFT, .left = 40000, TOP_LEFT), .once = true},
 
     /* ---- Layouts ---- */
     {ROW("layout/bthd", "CASES 42", B(2), HEADS(3, 3), LEN(3, 3), DIM(64), EVERY_BTHD, .flags = LSE)},

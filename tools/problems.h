@@ -117,6 +117,7 @@ struct check_problem {
     enum poison poison;
     uint64_t max_work; /* the repeated runs are cut into dispatches of so much; 0: they are not */
     uint32_t repeats;  /* further runs that must give the same bits; 0: 1 */
+    bool once;         /* one run is enough, since it is long on slow drivers */
     uint64_t seed;     /* of everything random in its tensors */
 };
 

@@ -201,8 +201,10 @@ static void choose_call(struct rng *rng, struct check_problem *problem)
     const vkattn_problem *p = &problem->problem;
     problem->shortened = rng_chance(rng, 20);
     problem->lengths = (vkattn_lengths){rng_below(rng, p->len_q + 1), rng_below(rng, p->len_kv + 1)};
+    /* Up to some 64 dispatches: each costs. */
+    const uint64_t pairs = (uint64_t)p->batch * p->heads * p->len_q * (p->len_kv ? p->len_kv : 1);
     if (rng_chance(rng, 25))
-        problem->max_work = 1 + rng_below(rng, 1u << rng_below(rng, 16));
+        problem->max_work = 1 + pairs / (1 + rng_below(rng, 64));
 }
 
 void problems_random(uint64_t seed, struct check_problem *problem)

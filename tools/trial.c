@@ -264,7 +264,11 @@ static bool run_all(struct session *session)
     const struct run again = {
         .name = "second", .plan = session->cut ? session->cut : session->whole, .repeats = true, .poison = 0x5a};
     const struct run aligned = {.name = "aligned", .plan = session->whole, .aligned = true, .poison = 0xc3};
-    if (!run_once(session, &first) || !keep_outputs(session))
+    if (!run_once(session, &first))
+        return false;
+    if (session->trial->data->of->once)
+        return true;
+    if (!keep_outputs(session))
         return false;
     for (uint32_t n = 0; n < repeats; n++)
         if (!run_once(session, &again))

@@ -188,6 +188,8 @@ static int32_t integer(const struct trial_data *data, enum blob_id id, uint64_t 
 static void make_live(struct trial_data *data, enum blob_id id, uint64_t element, uint64_t count)
 {
     const struct trial_tensor *t = &data->tensors[id];
+    if (count == 0)
+        return;
     memset(data->stores[t->store].live + element * (t->bits / 8), 1, count * (t->bits / 8));
 }
 

@@ -15,9 +15,9 @@ extern "C" {
 /* What the reference computes, dense whatever the problem's layouts are; each pointer may be NULL. Shapes use the
  * lengths of the call. */
 typedef struct vkattn_reference {
-    double *o;       /* [batch, heads, len_q, dim_v] */
-    double *lse;     /* [batch, heads, len_q], in the base that the problem asks for */
-    double *weights; /* [batch, heads, len_q, len_kv]; 0 where not visible */
+    double *o;             /* [batch, heads, len_q, dim_v] */
+    double *lse;           /* [batch, heads, len_q], in the base that the problem asks for */
+    double *weights;       /* [batch, heads, len_q, len_kv]; 0 where not visible */
     double *o_bound;       /* most that an element of O may be off: vkattn.h's promise, docs/numerics.md */
     double *lse_bound;     /* the same for LSE */
     double *weights_bound; /* the same for W */

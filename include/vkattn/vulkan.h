@@ -70,7 +70,7 @@ typedef struct vkattn_device_info {
     VkPhysicalDevice physical_device;                 /* required */
     VkDevice device;                                  /* required */
     const vkattn_enabled *enabled;                    /* required */
-    VkPipelineCache pipeline_cache;                   /* may be VK_NULL_HANDLE; used under the device's lock */
+    VkPipelineCache pipeline_cache;                   /* may be VK_NULL_HANDLE; not an externally synchronised one */
     const VkAllocationCallbacks *allocator;           /* may be NULL; must outlive the device */
     VkQueue queue;                                    /* only for vkattn_attend; may be VK_NULL_HANDLE */
     uint32_t queue_family;                            /* of queue; has VK_QUEUE_COMPUTE_BIT */

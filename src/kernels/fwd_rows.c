@@ -7,7 +7,12 @@
  * resumed. On a GPU 64 invocations are one or two subgroups. Shared memory is 2 (576 + keys) words, which the minimum
  * device has. */
 static const struct tile tiles[] = {
-    {.classes = 1u << CLASS_CPU, .max_dim = VKATTN_MAX_DIM, .workgroup = 8, .rows = 1, .keys = 128, .split = 1},
+    {.classes = 1u << CLASS_CPU | 1u << CLASS_CPU_OLD,
+     .max_dim = VKATTN_MAX_DIM,
+     .workgroup = 8,
+     .rows = 1,
+     .keys = 128,
+     .split = 1},
     {.classes = ~0u, .max_dim = VKATTN_MAX_DIM, .workgroup = 64, .rows = 1, .keys = 128, .split = 1},
 };
 
@@ -27,6 +32,13 @@ static double cost(const struct problem *problem, const struct caps *caps, const
     /* Every pair loads K and V for one row alone: two loads per multiply-add. */
     const double pairs = vkattn_pairs(problem) * problem->batch * problem->heads;
     return 3 * pairs * (problem->dim_qk + problem->dim_v) + 1000;
+}
+
+/* The loops over keys and over the elements of their rows; columns of V are the invocations'. */
+static double rounds(const struct problem *problem, const struct tile *tile)
+{
+    const double keys = problem->len_kv, w = tile->workgroup;
+    return keys / w * problem->dim_qk + 3 * keys + keys * ((problem->dim_v + w - 1) / w) + VKATTN_MAX_DIM;
 }
 
 static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
@@ -51,6 +63,7 @@ const struct kernel vkattn_fwd_rows = {
     .tile_count = sizeof tiles / sizeof *tiles,
     .refuse = refuse,
     .cost = cost,
+    .rounds = rounds,
     .constants = constants,
     .group_rows = group_rows,
 };

@@ -4,16 +4,20 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define CPU    (1u << CLASS_CPU)
-#define AMD    (1u << CLASS_AMD)
-#define NVIDIA (1u << CLASS_NVIDIA)
-#define INTEL  (1u << CLASS_INTEL)
-#define GPU    (~CPU)
+#define CPU     (1u << CLASS_CPU)
+#define CPU_OLD (1u << CLASS_CPU_OLD)
+#define AMD     (1u << CLASS_AMD)
+#define NVIDIA  (1u << CLASS_NVIDIA)
+#define INTEL   (1u << CLASS_INTEL)
+#define GPU     (~(CPU | CPU_OLD))
 
 /* Measured on llvmpipe of Mesa 26 (times the rate of bench/probe.comp, at T = 1024 and 8 heads) and, for AMD, with
  * RADV's compiler on null devices (Mesa 25.0.7, navi21: vector registers, subgroups per SIMD, share of multiply-adds);
  * the rest by reasoning. docs/tuning.md has what was tried. */
 static const struct tile tiles[] = {
+    /* 0.03 whatever the tile; 8 keys compile for 12 s at d = 64, one for 1 s */
+    {.classes = CPU_OLD, .max_dim = 576, .workgroup = 64, .rows = 1, .keys = 1, .qk_keys = 1, .pv_keys = 1, .split = 1},
+
     /* 1.34; 16 keys 1.11, 8 keys 1.15 */
     {.classes = CPU, .max_dim = 32, .workgroup = 64, .rows = 1, .keys = 12, .qk_keys = 12, .pv_keys = 12, .split = 1},
     /* d = 64: 1.45; d = 128: 1.25; d = 192: 1.25. Two rows an invocation: 0.98, the body leaves the op cache */
@@ -173,7 +177,7 @@ static double copy_bytes(const struct problem *problem)
 static const double most_copy_bytes = 0x1p30;
 
 /* The inner loop reads words. Decoding 16-bit types there costs llvmpipe 40% of its speed, a pass over K and V what
- * 20 rows of queries cost (docs/tuning.md); on AMD it is free. */
+ * 80 rows of queries gain (docs/tuning.md); on AMD it is free. */
 static bool unpack(const struct problem *problem, const struct caps *caps, const struct tile *tile)
 {
     (void)tile;
@@ -181,7 +185,7 @@ static bool unpack(const struct problem *problem, const struct caps *caps, const
         return false;
     const double rows = (double)problem->len_q * problem->group;
     return !rows_on_words(problem) ||
-           (caps->device_class == CLASS_CPU && rows >= 64 && copy_bytes(problem) <= most_copy_bytes);
+           (caps->device_class == CLASS_CPU && rows >= 80 && copy_bytes(problem) <= most_copy_bytes);
 }
 
 static bool refuse(const struct problem *problem, const struct caps *caps, const struct tile *tile,
@@ -221,6 +225,12 @@ static double cost(const struct problem *problem, const struct caps *caps, const
     return 0.06 * pairs * problem->batch * problem->heads * (problem->dim_qk + problem->dim_v) + copy + 1000;
 }
 
+/* Both passes over the keys. */
+static double rounds(const struct problem *problem, const struct tile *tile)
+{
+    return problem->len_kv + (double)problem->len_kv / tile->keys + 2;
+}
+
 static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
                       uint32_t values[VKA_IDS])
 {
@@ -251,6 +261,7 @@ const struct kernel vkattn_fwd_tile = {
     .tile_count = sizeof tiles / sizeof *tiles,
     .refuse = refuse,
     .cost = cost,
+    .rounds = rounds,
     .constants = constants,
     .group_rows = group_rows,
     .unpack = unpack,

@@ -8,6 +8,11 @@ static const struct tile tiles[] = {
 extern const struct spirv vkattn_spirv_fwd_weights[2];
 extern const struct kernel vkattn_fwd_weights;
 
+static double rounds(const struct problem *problem, const struct tile *tile)
+{
+    return ((double)problem->len_kv / tile->workgroup + 1) * (problem->dim_qk + 1) + VKATTN_MAX_DIM;
+}
+
 static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
                       uint32_t values[VKA_IDS])
 {
@@ -26,6 +31,7 @@ const struct kernel vkattn_fwd_weights = {
     .spirv = vkattn_spirv_fwd_weights,
     .tiles = tiles,
     .tile_count = 1,
+    .rounds = rounds,
     .constants = constants,
     .group_rows = group_rows,
 };

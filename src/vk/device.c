@@ -218,6 +218,34 @@ static enum device_class class_of(const VkPhysicalDeviceProperties *properties)
     return CLASS_UNKNOWN;
 }
 
+/* Known faults of drivers: what they do, and who saw it. */
+static const struct fault {
+    VkDriverId driver;
+    unsigned first_good_mesa; /* major version in driverInfo; older ones have the fault */
+    enum device_class device_class;
+    uint32_t max_loop_rounds;
+} faults[] = {
+    /* llvmpipe of Mesa 22.3.6 leaves an invocation after 65,535 rounds of all its loops together (the compiler's
+     * LP_MAX_TGSI_LOOP_ITERATIONS); found by tests/gpu/test_limits.c, November 2026; 25.0.7 and 26.1.6 do not. */
+    {VK_DRIVER_ID_MESA_LLVMPIPE, 25, CLASS_CPU_OLD, 65535},
+};
+
+/* "Mesa 22.3.6 (LLVM 15.0.6)" -> 22; 0 where the text says otherwise. */
+static unsigned mesa_major(const char *info)
+{
+    return strncmp(info, "Mesa ", 5) == 0 ? (unsigned)strtoul(info + 5, NULL, 10) : 0;
+}
+
+static void apply_faults(const VkPhysicalDeviceDriverProperties *driver, struct caps *caps)
+{
+    const unsigned mesa = mesa_major(driver->driverInfo);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        if (driver->driverID == faults[i].driver && mesa != 0 && mesa < faults[i].first_good_mesa) {
+            caps->device_class = faults[i].device_class;
+            caps->max_loop_rounds = faults[i].max_loop_rounds;
+        }
+}
+
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
@@ -241,6 +269,16 @@ static void apply_limits(struct caps *caps, uint32_t limits)
         caps->float_controls = false;
 }
 
+/* VK_KHR_driver_properties need not be enabled to be asked. A driver without it has no known fault. */
+static bool names_driver(const vkattn_device *device)
+{
+    struct available a = {0};
+    const bool has = get_available(&device->vk, device->info.physical_device, &a) == VKATTN_OK &&
+                     has_extension(&a, VK_KHR_DRIVER_PROPERTIES_EXTENSION_NAME);
+    free(a.extensions);
+    return has;
+}
+
 static void fill_caps(vkattn_device *device)
 {
     const vkattn_enabled *enabled = device->info.enabled;
@@ -259,6 +297,9 @@ static void fill_caps(vkattn_device *device)
         floats.pNext = properties.pNext, properties.pNext = &floats;
     if (enabled->push_descriptor)
         push.pNext = properties.pNext, properties.pNext = &push;
+    VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
+    if (names_driver(device))
+        driver.pNext = properties.pNext, properties.pNext = &driver;
     device->vk.vkGetPhysicalDeviceProperties2(device->info.physical_device, &properties);
 
     const VkPhysicalDeviceLimits *limits = &properties.properties.limits;
@@ -283,6 +324,7 @@ static void fill_caps(vkattn_device *device)
         .max_range = limits->maxStorageBufferRange,
         .offset_alignment = (uint32_t)limits->minStorageBufferOffsetAlignment,
     };
+    apply_faults(&driver, &device->caps);
     apply_limits(&device->caps, device->info.limits);
 }
 

@@ -4,6 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if !defined(__STDC_NO_THREADS__)
+#include <threads.h>
+#define yield_thread() thrd_yield()
+#else
+#define yield_thread() ((void)0)
+#endif
+
 /* ---- Modules --------------------------------------------------------------------------------------------------- */
 
 enum {
@@ -109,58 +116,71 @@ static vkattn_status build(vkattn_device *device, const struct step *step, bool 
     return vkattn_vk_status(result, "vkCreateComputePipelines");
 }
 
-static VkPipeline find_locked(const vkattn_device *device, const struct spirv *spirv, const struct step *step)
+static struct pipeline *find_locked(const vkattn_device *device, const struct spirv *spirv, const struct step *step)
 {
-    for (const struct pipeline *p = device->pipelines; p; p = p->next)
-        if (p->spirv == spirv && memcmp(p->constants, step->constants, sizeof p->constants) == 0)
-            return p->handle;
-    return VK_NULL_HANDLE;
+    struct pipeline *p = device->pipelines;
+    while (p && (p->spirv != spirv || memcmp(p->constants, step->constants, sizeof p->constants) != 0))
+        p = p->next;
+    return p;
 }
 
-static VkPipeline find(vkattn_device *device, const struct spirv *spirv, const struct step *step)
+/* Enter `mine` into the list, to be built by this thread, unless there is an equal one: that one's handle, which is
+ * VK_NULL_HANDLE while another thread builds it. */
+static bool claim(vkattn_device *device, struct pipeline *mine, const struct step *step, VkPipeline *handle)
 {
     vkattn_lock(&device->lock);
-    const VkPipeline found = find_locked(device, spirv, step);
-    vkattn_unlock(&device->lock);
-    return found;
-}
-
-/* Keep a pipeline, unless another thread kept an equal one meanwhile: then that one counts. */
-static VkPipeline keep(vkattn_device *device, struct pipeline *made, const struct step *step)
-{
-    vkattn_lock(&device->lock);
-    const VkPipeline found = find_locked(device, made->spirv, step);
-    if (found == VK_NULL_HANDLE) {
-        made->next = device->pipelines;
-        device->pipelines = made;
-        device->pipeline_count++;
+    const struct pipeline *found = find_locked(device, mine->spirv, step);
+    *handle = found ? found->handle : VK_NULL_HANDLE;
+    if (!found) {
+        mine->next = device->pipelines;
+        device->pipelines = mine;
     }
     vkattn_unlock(&device->lock);
-    if (found == VK_NULL_HANDLE)
-        return made->handle;
-    device->vk.vkDestroyPipeline(device->info.device, made->handle, device->info.allocator);
-    free(made);
-    return found;
+    return !found;
+}
+
+static void withdraw(vkattn_device *device, struct pipeline *mine)
+{
+    vkattn_lock(&device->lock);
+    struct pipeline **link = &device->pipelines;
+    while (*link != mine)
+        link = &(*link)->next;
+    *link = mine->next;
+    vkattn_unlock(&device->lock);
+    free(mine);
+}
+
+static vkattn_status build_claimed(vkattn_device *device, struct pipeline *mine, const struct step *step,
+                                   bool addresses, VkPipeline *handle)
+{
+    const vkattn_status status = build(device, step, addresses, handle);
+    if (status != VKATTN_OK) {
+        withdraw(device, mine);
+        return status;
+    }
+    vkattn_lock(&device->lock);
+    mine->handle = *handle;
+    device->pipeline_count++;
+    vkattn_unlock(&device->lock);
+    return VKATTN_OK;
 }
 
 vkattn_status vkattn_pipeline_get(vkattn_device *device, const struct step *step, bool addresses, VkPipeline *pipeline)
 {
-    const struct spirv *spirv = &step->kernel->spirv[addresses];
-    *pipeline = find(device, spirv, step);
-    if (*pipeline != VK_NULL_HANDLE)
-        return VKATTN_OK;
-    struct pipeline *made = malloc(sizeof *made);
-    if (made == NULL)
+    struct pipeline *mine = malloc(sizeof *mine);
+    if (mine == NULL)
         return vkattn_fail(VKATTN_NO_MEMORY, "out of host memory for a pipeline");
-    made->spirv = spirv;
-    memcpy(made->constants, step->constants, sizeof made->constants);
-    const vkattn_status status = build(device, step, addresses, &made->handle);
-    if (status != VKATTN_OK) {
-        free(made);
-        return status;
+    mine->spirv = &step->kernel->spirv[addresses];
+    mine->handle = VK_NULL_HANDLE;
+    memcpy(mine->constants, step->constants, sizeof mine->constants);
+    while (!claim(device, mine, step, pipeline)) {
+        if (*pipeline != VK_NULL_HANDLE) {
+            free(mine);
+            return VKATTN_OK;
+        }
+        yield_thread(); /* another thread builds it: seconds at most */
     }
-    *pipeline = keep(device, made, step);
-    return VKATTN_OK;
+    return build_claimed(device, mine, step, addresses, pipeline);
 }
 
 void vkattn_pipelines_destroy(vkattn_device *device)

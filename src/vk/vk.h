@@ -9,41 +9,41 @@
 #include <vkattn/vulkan.h>
 
 /* Every Vulkan function that the library calls. I: by instance; D: by device. */
-#define VK_FUNCTIONS(I, D)                      \
-    I(vkGetPhysicalDeviceProperties2)           \
-    I(vkGetPhysicalDeviceFeatures2)             \
-    I(vkGetPhysicalDeviceMemoryProperties)      \
-    I(vkEnumerateDeviceExtensionProperties)     \
-    I(vkGetDeviceProcAddr)                      \
-    D(vkCreateDescriptorSetLayout)              \
-    D(vkDestroyDescriptorSetLayout)             \
-    D(vkCreatePipelineLayout)                   \
-    D(vkDestroyPipelineLayout)                  \
-    D(vkCreateShaderModule)                     \
-    D(vkDestroyShaderModule)                    \
-    D(vkCreateComputePipelines)                 \
-    D(vkDestroyPipeline)                        \
-    D(vkCreateBuffer)                           \
-    D(vkDestroyBuffer)                          \
-    D(vkGetBufferMemoryRequirements)            \
-    D(vkAllocateMemory)                         \
-    D(vkFreeMemory)                             \
-    D(vkBindBufferMemory)                       \
-    D(vkMapMemory)                              \
-    D(vkCreateCommandPool)                      \
-    D(vkDestroyCommandPool)                     \
-    D(vkAllocateCommandBuffers)                 \
-    D(vkBeginCommandBuffer)                     \
-    D(vkEndCommandBuffer)                       \
-    D(vkCreateFence)                            \
-    D(vkDestroyFence)                           \
-    D(vkWaitForFences)                          \
-    D(vkQueueSubmit)                            \
-    D(vkCmdBindPipeline)                        \
-    D(vkCmdPushConstants)                       \
-    D(vkCmdDispatch)                            \
-    D(vkCmdUpdateBuffer)                        \
-    D(vkCmdCopyBuffer)                          \
+#define VK_FUNCTIONS(I, D)                  \
+    I(vkGetPhysicalDeviceProperties2)       \
+    I(vkGetPhysicalDeviceFeatures2)         \
+    I(vkGetPhysicalDeviceMemoryProperties)  \
+    I(vkEnumerateDeviceExtensionProperties) \
+    I(vkGetDeviceProcAddr)                  \
+    D(vkCreateDescriptorSetLayout)          \
+    D(vkDestroyDescriptorSetLayout)         \
+    D(vkCreatePipelineLayout)               \
+    D(vkDestroyPipelineLayout)              \
+    D(vkCreateShaderModule)                 \
+    D(vkDestroyShaderModule)                \
+    D(vkCreateComputePipelines)             \
+    D(vkDestroyPipeline)                    \
+    D(vkCreateBuffer)                       \
+    D(vkDestroyBuffer)                      \
+    D(vkGetBufferMemoryRequirements)        \
+    D(vkAllocateMemory)                     \
+    D(vkFreeMemory)                         \
+    D(vkBindBufferMemory)                   \
+    D(vkMapMemory)                          \
+    D(vkCreateCommandPool)                  \
+    D(vkDestroyCommandPool)                 \
+    D(vkAllocateCommandBuffers)             \
+    D(vkBeginCommandBuffer)                 \
+    D(vkEndCommandBuffer)                   \
+    D(vkCreateFence)                        \
+    D(vkDestroyFence)                       \
+    D(vkWaitForFences)                      \
+    D(vkQueueSubmit)                        \
+    D(vkCmdBindPipeline)                    \
+    D(vkCmdPushConstants)                   \
+    D(vkCmdDispatch)                        \
+    D(vkCmdUpdateBuffer)                    \
+    D(vkCmdCopyBuffer)                      \
     D(vkCmdPipelineBarrier)
 
 struct vk_table {
@@ -59,7 +59,7 @@ struct pipeline {
     struct pipeline *next;
     const struct spirv *spirv;
     uint32_t constants[VKA_IDS];
-    VkPipeline handle;
+    VkPipeline handle; /* VK_NULL_HANDLE while a thread builds it */
 };
 
 struct vkattn_device {
@@ -72,7 +72,7 @@ struct vkattn_device {
     atomic_flag lock;                 /* of the list of pipelines; held for a few instructions */
     struct pipeline *pipelines;
     uint32_t pipeline_count;
-    atomic_flag queue_lock;           /* of vkQueueSubmit in vkattn_attend */
+    atomic_flag queue_lock; /* of vkQueueSubmit in vkattn_attend */
 };
 
 struct vkattn_plan {
