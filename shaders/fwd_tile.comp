@@ -8,6 +8,7 @@
 //       m'    = max(m, max s)    c = exp(m - m')
 //       p     = exp(s - m')      l = c l + sum p
 //       acc   = c acc + p V                          V likewise
+//       now and then: acc is folded into a sum in memory, so that it stays short
 //   if an unseen V row that is not finite spoilt acc (0 NaN = NaN): once more, key by key, with selects
 //   O = acc / l,  LSE = m + log l
 //
@@ -38,6 +39,7 @@ layout(constant_id = VKA_ID_PV_KEYS) const uint PV_KEYS = 8;
 layout(constant_id = VKA_ID_SPLIT) const uint SPLIT = 1;
 layout(constant_id = VKA_ID_SUBGROUP) const uint SUBGROUP = 0;
 layout(constant_id = VKA_ID_UNPACKED) const uint UNPACKED = 0;
+layout(constant_id = VKA_ID_FOLD) const uint FOLD = 0;
 
 const uint LANES = WORKGROUP / SPLIT;        // invocations that hold different rows
 const uint BLOCK_ROWS = LANES * ROWS;        // of the work group
@@ -52,6 +54,7 @@ INPUT(K_COPY, VKA_K_COPY)
 INPUT(V_COPY, VKA_V_COPY)
 OUTPUT(O, VKA_O)
 OUTPUT(LSE, VKA_LSE)
+OUTPUT(SUMS, VKA_SUMS)
 
 DEFINE_CHUNK(load_q, Q, Q_TYPE, false)
 DEFINE_CHUNK_STORE(store_o, O, O_TYPE)
@@ -94,6 +97,9 @@ float factor[ROWS];   // of acc in this step
 Softmax stats[ROWS];
 int row[ROWS];        // clamped to the last that sees anything
 uint part, lane, parity;
+float since[ROWS];    // product of the factors since acc was last folded
+uint unfolded;        // keys since then
+bool folded;          // at least once
 uint q_left, v_left;  // elements of Q and V rows from this part's first one on
 Member mem;
 Span span;
@@ -182,6 +188,62 @@ void clear_acc()
 {
     [[unroll]] for (uint n = 0; n < ROWS * V_CHUNKS; n++)
         acc[n] = vec4(0.0);
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        since[r] = 1.0;
+    unfolded = 0;
+    folded = false;
+}
+
+// The row's folded sum, this part of it.
+Slice sums_of(Item item, int i, uint v_first)
+{
+    return slice_at(tensor_slice(VKA_SUMS, item.b, item.h, 5), uint(i) * PARAMS.tensors[VKA_SUMS].row_stride + v_first, 5);
+}
+
+vec4 load_sum(Slice sums, uint c)
+{
+    return uintBitsToFloat(LOAD_OUTPUT_QUAD(SUMS, sums, c));
+}
+
+// sums = since sums + acc, acc = 0. Only the invocation itself reads what it wrote.
+void fold(Item item, int first, uint v_first)
+{
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const int i = first + int(r * LANES + lane);
+        if (i < int(PARAMS.len_q)) {
+            const Slice sums = sums_of(item, i, v_first);
+            [[unroll]] for (uint c = 0; c < V_CHUNKS; c++)
+                if (4 * c < v_left) {
+                    vec4 x = acc[r * V_CHUNKS + c];
+                    if (folded)
+                        x = fma(load_sum(sums, c), vec4(since[r]), x);
+                    STORE_QUAD(SUMS, sums, c, floatBitsToUint(x));
+                }
+        }
+    }
+    clear_acc();
+    folded = true;
+}
+
+void count_keys(Item item, int first, uint v_first, uint keys)
+{
+    unfolded += keys;
+    if (unfolded >= FOLD)
+        fold(item, first, v_first);
+}
+
+// acc = since sums + acc
+void unfold(Item item, int first, uint v_first)
+{
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const int i = first + int(r * LANES + lane);
+        if (i < int(PARAMS.len_q)) {
+            const Slice sums = sums_of(item, i, v_first);
+            [[unroll]] for (uint c = 0; c < V_CHUNKS; c++)
+                if (4 * c < v_left)
+                    acc[r * V_CHUNKS + c] = fma(load_sum(sums, c), vec4(since[r]), acc[r * V_CHUNKS + c]);
+        }
+    }
 }
 
 // One step of KEYS keys from j on. Keys past the last one that somebody sees are read as that one: an address beyond it
@@ -220,18 +282,25 @@ void step(Slice k_slice, Slice v_slice, uint q_first, uint v_first, int j)
     }
     [[unroll]] for (uint g = 0; g < KEYS / PV_KEYS; g++)
         [[unroll]] for (uint c = 0; c < V_CHUNKS; c++) {
-            vec4 a[ROWS];
-            [[unroll]] for (uint r = 0; r < ROWS; r++)
-                a[r] = g == 0 ? acc[r * V_CHUNKS + c] * factor[r] : acc[r * V_CHUNKS + c];
+            // The keys of a pass are added up first: a long sum loses bits with every addition to it.
+            vec4 sum[ROWS];
             [[unroll]] for (uint y = 0; y < PV_KEYS; y++) {
                 const uint k = g * PV_KEYS + y;
                 const vec4 x = CHUNK_OF(load_v, keys[k], c, v_left, LAST_V, DV);
-                [[unroll]] for (uint r = 0; r < ROWS; r++)
-                    a[r] = fma(vec4(s[r * KEYS + k]), x, a[r]);
+                [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                    const vec4 scaled = g == 0 ? acc[r * V_CHUNKS + c] * factor[r] : acc[r * V_CHUNKS + c];
+                    const vec4 p = vec4(s[r * KEYS + k]);
+                    sum[r] = PV_KEYS == 1 ? fma(p, x, scaled) : y == 0 ? p * x : fma(p, x, sum[r]);
+                }
             }
-            [[unroll]] for (uint r = 0; r < ROWS; r++)
-                acc[r * V_CHUNKS + c] = a[r];
+            [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                const vec4 whole = g == 0 ? fma(acc[r * V_CHUNKS + c], vec4(factor[r]), sum[r])
+                                          : acc[r * V_CHUNKS + c] + sum[r];
+                acc[r * V_CHUNKS + c] = PV_KEYS == 1 ? sum[r] : whole;
+            }
         }
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        since[r] *= factor[r];
 }
 
 // One key of the second pass, whose V is selected away where it is not seen. m and l stand: they do not depend on V.
@@ -297,6 +366,7 @@ void finish(Item item, uint r, int i, uint v_first)
         x = is_nan_row ? uintBitsToFloat(uvec4(NAN_BITS)) : x;
         store_o(o, c, v_left, x);
     }
+    store_o_edges(o, v_left);
     if (part == 0 && (PARAMS.features & VKA_LSE_ON) != 0)
         STORE_WORD(LSE, tensor_slice(VKA_LSE, item.b, item.h, 5), uint(i) * PARAMS.tensors[VKA_LSE].row_stride,
                    floatBitsToUint(softmax_lse(stats[r])));
@@ -353,16 +423,26 @@ void main()
         do {
             all_full = all_full && span_full(span, j, int(KEYS));
             step(k_slice, v_slice, q_first, v_first, j);
+            if (FOLD != 0)
+                count_keys(item, first, v_first, KEYS);
             j = span_next(span, j + int(KEYS));
         } while (j < span.end);
+        if (FOLD != 0)
+            if (folded)
+                unfold(item, first, v_first);
 
         if (!all_full && is_spoilt()) {
             clear_acc();
             j = span_next(span, span.begin);
             do {
                 step_selected(k_slice, v_slice, q_first, v_first, j);
+                if (FOLD != 0)
+                    count_keys(item, first, v_first, KEYS / PV_KEYS);
                 j = span_next(span, j + 1);
             } while (j < span.end);
+            if (FOLD != 0)
+                if (folded)
+                    unfold(item, first, v_first);
         }
     }
 

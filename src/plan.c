@@ -176,10 +176,26 @@ static bool prefer_addresses(const struct caps *caps, const vkattn_options *opti
     return options->access == VKATTN_ACCESS_AUTO ? caps->addresses : options->access == VKATTN_ACCESS_ADDRESS;
 }
 
-static void add_workspace(struct plan *plan, enum tensor_id id, struct tensor t)
+/* Elements from row to row of the library's own tensors: whole vec4. */
+static uint64_t own_stride(uint32_t width)
 {
+    return (width + UINT64_C(3)) / 4 * 4;
+}
+
+/* A tensor of the library's own in the workspace; VKATTN_UNSUPPORTED when a descriptor cannot reach all of it. */
+static vkattn_status add_workspace(struct plan *plan, const struct caps *caps, enum tensor_id id, struct tensor t)
+{
+    const uint64_t bytes = vkattn_problem_add_own(&plan->problem, id, t);
+    if (!plan->addresses && bytes > caps->max_range)
+        return vkattn_fail(VKATTN_UNSUPPORTED,
+                           "%s, which the kernel needs in the workspace, takes %" PRIu64
+                           " bytes; a descriptor of this device reaches %" PRIu64,
+                           vkattn_tensor_names[id], bytes, caps->max_range);
     plan->workspace_offset[id] = plan->workspace_size;
-    plan->workspace_size += vkattn_problem_add_copy(&plan->problem, id, t);
+    /* The next one may be bound by a descriptor, too. */
+    const uint64_t alignment = caps->offset_alignment > 16 ? caps->offset_alignment : 16;
+    plan->workspace_size += (bytes + alignment - 1) / alignment * alignment;
+    return VKATTN_OK;
 }
 
 /* Add the kernel of a role; VKATTN_UNSUPPORTED with its reason when it refuses. */
@@ -211,19 +227,29 @@ static void choose_mid_word(struct plan *plan, const struct caps *caps)
 static vkattn_status chain_unpack(struct plan *plan, const struct caps *caps)
 {
     const struct problem *p = &plan->problem;
-    const struct tensor k = {.heads = p->kv_heads, .rows = p->len_kv, .row_width = p->dim_qk};
-    const struct tensor v = {.heads = p->kv_heads, .rows = p->len_kv, .row_width = p->dim_v};
-    add_workspace(plan, TENSOR_K_COPY, k);
-    add_workspace(plan, TENSOR_V_COPY, v);
+    const struct tensor k = {
+        .heads = p->kv_heads, .rows = p->len_kv, .row_width = p->dim_qk, .row_stride = own_stride(p->dim_qk)};
+    const struct tensor v = {
+        .heads = p->kv_heads, .rows = p->len_kv, .row_width = p->dim_v, .row_stride = own_stride(p->dim_v)};
+    TRY(add_workspace(plan, caps, TENSOR_K_COPY, k));
+    TRY(add_workspace(plan, caps, TENSOR_V_COPY, v));
     return chain(plan, caps, ROLE_UNPACK);
+}
+
+static vkattn_status add_sums(struct plan *plan, const struct caps *caps)
+{
+    const struct problem *p = &plan->problem;
+    const struct tensor sums = {
+        .heads = p->heads, .rows = p->len_q, .row_width = p->dim_v, .row_stride = own_stride(p->dim_v), .output = true};
+    return add_workspace(plan, caps, TENSOR_SUMS, sums);
 }
 
 static vkattn_status chain_weights(struct plan *plan, const struct caps *caps)
 {
     const struct problem *p = &plan->problem;
-    const struct tensor lse = {.heads = p->heads, .rows = p->len_q, .row_width = 1, .output = true};
+    const struct tensor lse = {.heads = p->heads, .rows = p->len_q, .row_width = 1, .row_stride = 1, .output = true};
     if (!p->tensors[TENSOR_LSE].used)
-        add_workspace(plan, TENSOR_LSE, lse);
+        TRY(add_workspace(plan, caps, TENSOR_LSE, lse));
     return chain(plan, caps, ROLE_WEIGHTS);
 }
 
@@ -235,6 +261,8 @@ static vkattn_status chain_steps(struct plan *plan, const struct caps *caps, con
         TRY(chain_unpack(plan, caps));
     else if (kernel->needs_words && plan->problem.kv_type != VKATTN_F32)
         choose_mid_word(plan, caps);
+    if (forward->constants[VKA_ID_FOLD] != 0 && forward->constants[VKA_ID_FOLD] != VKA_FROM_PARAMS)
+        TRY(add_sums(plan, caps));
     plan->steps[plan->step_count++] = *forward;
     return plan->problem.flags & VKATTN_WRITE_WEIGHTS ? chain_weights(plan, caps) : VKATTN_OK;
 }

@@ -12,11 +12,11 @@
 #include <string.h>
 
 _Static_assert(TENSOR_COUNT == VKA_TENSORS, "enum tensor_id and params.h list the same tensors");
-_Static_assert(TENSOR_V_COPY == VKA_V_COPY, "enum tensor_id and params.h have the same order");
+_Static_assert(TENSOR_SUMS == VKA_SUMS, "enum tensor_id and params.h have the same order");
 
 const char *const vkattn_tensor_names[TENSOR_COUNT] = {
-    "q",     "k",          "v",         "o",      "lse",        "weights",     "mask",   "bias",  "alibi",
-    "sinks", "kv_lengths", "q_lengths", "prefix", "q_segments", "kv_segments", "k_copy", "v_copy"};
+    "q",     "k",          "v",         "o",      "lse",        "weights",     "mask",   "bias",   "alibi",
+    "sinks", "kv_lengths", "q_lengths", "prefix", "q_segments", "kv_segments", "k_copy", "v_copy", "sums"};
 
 enum {
     ALL_FLAGS = (VKATTN_WRITE_WEIGHTS << 1) - 1,
@@ -319,11 +319,10 @@ vkattn_status vkattn_problem_check_sized(const vkattn_problem *problem, size_t p
     return vkattn_problem_canonical(problem, problem_size, &canonical);
 }
 
-uint64_t vkattn_problem_add_copy(struct problem *problem, enum tensor_id id, struct tensor t)
+uint64_t vkattn_problem_add_own(struct problem *problem, enum tensor_id id, struct tensor t)
 {
     t.used = true;
     t.bits = 32;
-    t.row_stride = t.row_width == 1 ? 1 : (t.row_width + 3) / 4 * 4;
     t.head_stride = t.row_stride * t.rows;
     t.batch_stride = t.head_stride * t.heads;
     problem->tensors[id] = t;
@@ -352,6 +351,7 @@ static const struct {
     [TENSOR_MASK] = {LEN_Q, LEN_KV},      [TENSOR_BIAS] = {LEN_Q, LEN_KV},
     [TENSOR_Q_SEGMENTS] = {FIXED, LEN_Q}, [TENSOR_KV_SEGMENTS] = {FIXED, LEN_KV},
     [TENSOR_K_COPY] = {LEN_KV, FIXED},    [TENSOR_V_COPY] = {LEN_KV, FIXED},
+    [TENSOR_SUMS] = {LEN_Q, FIXED},
 };
 
 static uint32_t measured(enum measure measure, uint32_t fixed, const vkattn_lengths *lengths)

@@ -24,6 +24,7 @@ enum tensor_id {
     TENSOR_KV_SEGMENTS,
     TENSOR_K_COPY, /* the library's own, in the workspace */
     TENSOR_V_COPY,
+    TENSOR_SUMS,
     TENSOR_COUNT
 };
 
@@ -66,9 +67,9 @@ vkattn_status vkattn_problem_canonical(const vkattn_problem *in, size_t in_size,
 /* The lengths of a call: `lengths`, or the problem's when NULL; VKATTN_INVALID when above the problem's. */
 vkattn_status vkattn_problem_lengths(const struct problem *problem, const vkattn_lengths *lengths, vkattn_lengths *out);
 
-/* Add a tensor of the library's own, f32 and dense but for rows of several elements, which are padded
- * to four. Returns its bytes. */
-uint64_t vkattn_problem_add_copy(struct problem *problem, enum tensor_id id, struct tensor t);
+/* Add a tensor of the library's own, f32, whose heads and batch members lie behind each other at t.row_stride. Returns
+ * its bytes. */
+uint64_t vkattn_problem_add_own(struct problem *problem, enum tensor_id id, struct tensor t);
 
 /* Bits from a tensor's first to past its last element when `lengths` are used; 0 when it is empty or unused.
  * False when that overflows 64 bits. */

@@ -32,12 +32,9 @@ static const struct {
     const char *name;
     uint32_t bit;
 } limits[] = {
-    {"no-addresses", VKATTN_LIMIT_NO_ADDRESSES},
-    {"no-descriptors", VKATTN_LIMIT_NO_DESCRIPTORS},
-    {"no-subgroups", VKATTN_LIMIT_NO_SUBGROUPS},
-    {"minimum", VKATTN_LIMIT_MINIMUM},
-    {"no-float-controls", VKATTN_LIMIT_NO_FLOAT_CONTROLS},
-    {"no-16bit", VKATTN_LIMIT_NO_16BIT},
+    {"no-addresses", VKATTN_LIMIT_NO_ADDRESSES},           {"no-descriptors", VKATTN_LIMIT_NO_DESCRIPTORS},
+    {"no-subgroups", VKATTN_LIMIT_NO_SUBGROUPS},           {"minimum", VKATTN_LIMIT_MINIMUM},
+    {"no-float-controls", VKATTN_LIMIT_NO_FLOAT_CONTROLS}, {"no-16bit", VKATTN_LIMIT_NO_16BIT},
 };
 
 static bool parse_limit(const char *name, size_t length, uint32_t *bits)
@@ -64,24 +61,27 @@ static bool parse_limits(const char *text, uint32_t *bits)
 
 static void print_help(void)
 {
-    puts("Usage: vkattn check [OPTION]...\n"
-         "Run every kernel, by both ways of reaching tensors, on the named problems and on random ones, and compare each\n"
-         "element of each output with the reference in double. What may not be read holds NaN; what may not be written is\n"
-         "watched; every run is repeated and must give the same bits.\n\n"
-         "  --device N|NAME    a number of `vkattn devices`, or a part of a name; default: the best\n"
-         "  --kernel NAME      only this forward kernel of `vkattn kernels`\n"
-         "  --access WAY       only address or only descriptor\n"
-         "  --tiles            each tile of each kernel, not only the one that the library chooses\n"
-         "  --tile N           only this row of the kernel's tile table\n"
-         "  --problem PATTERN  only problems with this name, as in 'causal/*'; random:SEED is the random one of a seed\n"
-         "  --random N         N random problems, too, with seeds from --seed on\n"
-         "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
-         "  --limit NAME,...   pretend that the device has less: minimum, no-addresses, no-descriptors, no-subgroups,\n"
-         "                     no-float-controls, no-16bit\n"
-         "  --list             list the named problems and exit\n"
-         "  --json             print JSON\n"
-         "  --verbose          a line for each trial, and the library's messages\n"
-         "  --help             print this text\n\n" COMMAND_EXIT_HELP);
+    puts(
+        "Usage: vkattn check [OPTION]...\n"
+        "Run every kernel, by both ways of reaching tensors, on the named problems and on random ones, and compare "
+        "each\n"
+        "element of each output with the reference in double. What may not be read holds NaN; what may not be written "
+        "is\n"
+        "watched; every run is repeated and must give the same bits.\n\n"
+        "  --device N|NAME    a number of `vkattn devices`, or a part of a name; default: the best\n"
+        "  --kernel NAME      only this forward kernel of `vkattn kernels`\n"
+        "  --access WAY       only address or only descriptor\n"
+        "  --tiles            each tile of each kernel, not only the one that the library chooses\n"
+        "  --tile N           only this row of the kernel's tile table\n"
+        "  --problem PATTERN  only problems with this name, as in 'causal/*'; random:SEED is the random one of a seed\n"
+        "  --random N         N random problems, too, with seeds from --seed on\n"
+        "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
+        "  --limit NAME,...   pretend that the device has less: minimum, no-addresses, no-descriptors, no-subgroups,\n"
+        "                     no-float-controls, no-16bit\n"
+        "  --list             list the named problems and exit\n"
+        "  --json             print JSON\n"
+        "  --verbose          a line for each trial, and the library's messages\n"
+        "  --help             print this text\n\n" COMMAND_EXIT_HELP);
 }
 
 enum { DEVICE = 1, KERNEL, ACCESS, TILES, TILE, PROBLEM, RANDOM, SEED, LIMIT, LIST, JSON, VERBOSE, HELP };
@@ -138,7 +138,8 @@ static bool store(struct check_options *options, int option, const char *value)
         return parse_access(value, &options->access) || bad_value("access", value, "address or descriptor");
     case LIMIT:
         options->limit_text = value;
-        return parse_limits(value, &options->limits) || bad_value("limit", value, "names from --help, with commas between");
+        return parse_limits(value, &options->limits) ||
+               bad_value("limit", value, "names from --help, with commas between");
     case TILES:
         return options->tiles = true;
     case LIST:
@@ -263,8 +264,8 @@ struct check {
     struct reason reasons[MOST_REASONS];
     uint32_t reason_count;
     uint32_t passed, failed, skipped;
-    uint32_t done, total; /* problems */
-    uint32_t messages; /* of validation, on devices closed by now */
+    uint32_t done, total;   /* problems */
+    uint32_t messages;      /* of validation, on devices closed by now */
     uint32_t messages_seen; /* on this one */
     bool lost;
     struct json json;
@@ -432,10 +433,10 @@ static void print_combination(const struct combination *c)
 
 static void print_summary(const struct check *check)
 {
-    printf("%s (%s %s)%s%s\n", check->listed.name, check->listed.driver,
-           check->listed.driver_info, check->options->limit_text ? ", limits " : "",
-           check->options->limit_text ? check->options->limit_text : "");
-    printf("%-12s %-14s %8s %8s %8s  %8s  %s\n", "kernel", "access", "passed", "failed", "skipped", "worst", "error/bound at");
+    printf("%s (%s %s)%s%s\n", check->listed.name, check->listed.driver, check->listed.driver_info,
+           check->options->limit_text ? ", limits " : "", check->options->limit_text ? check->options->limit_text : "");
+    printf("%-12s %-14s %8s %8s %8s  %8s  %s\n", "kernel", "access", "passed", "failed", "skipped", "worst",
+           "error/bound at");
     for (uint32_t i = 0; i < check->combination_count; i++)
         print_combination(&check->combinations[i]);
     for (uint32_t i = 0; i < check->reason_count; i++)
@@ -444,7 +445,8 @@ static void print_summary(const struct check *check)
         printf("%" PRIu32 " validation messages\n", messages(check));
     if (check->lost)
         puts("the device was lost: the rest was not tried");
-    printf("%" PRIu32 " passed, %" PRIu32 " failed, %" PRIu32 " skipped\n", check->passed, check->failed, check->skipped);
+    printf("%" PRIu32 " passed, %" PRIu32 " failed, %" PRIu32 " skipped\n", check->passed, check->failed,
+           check->skipped);
 }
 
 /* ---- Device ---------------------------------------------------------------------------------------------------- */
@@ -522,8 +524,8 @@ static void try_combination(struct check *check, struct combination *combination
 {
     struct trial_result result;
     char text[32];
-    command_progress("%" PRIu32 " of %" PRIu32 ": %s, %s %s; %" PRIu32 " failed", check->done + 1, check->total, problem->name,
-                     combination->options.kernel, way(&combination->options, text), check->failed);
+    command_progress("%" PRIu32 " of %" PRIu32 ": %s, %s %s; %" PRIu32 " failed", check->done + 1, check->total,
+                     problem->name, combination->options.kernel, way(&combination->options, text), check->failed);
     const double start = now();
     trial_run(trial, &combination->options, &result);
     const double seconds = now() - start;
@@ -642,7 +644,8 @@ static int conclude(const struct check *check)
         return COMMAND_WRONG;
     if (check->passed)
         return COMMAND_OK;
-    command_complain("nothing was checked: %s", check->reason_count ? check->reasons[0].sentence : "there are no problems");
+    command_complain("nothing was checked: %s",
+                     check->reason_count ? check->reasons[0].sentence : "there are no problems");
     return COMMAND_REFUSED;
 }
 
@@ -681,7 +684,8 @@ int command_check(int argc, char **argv)
         print_help();
         return COMMAND_OK;
     }
-    const uint32_t named = named_count(&options), given = options.problem && problems_random_seed(options.problem, &seed);
+    const uint32_t named = named_count(&options),
+                   given = options.problem && problems_random_seed(options.problem, &seed);
     if (named + given == 0) {
         command_complain("option --problem: no problem is named '%s'; --list lists them", options.problem);
         return COMMAND_USAGE;

@@ -13,7 +13,8 @@
 /* Multiply-adds of both products: a few milliseconds of the reference. */
 enum { MOST_WORK = 1500000 };
 
-static const uint32_t dims[] = {1, 2, 3, 8, 32, 40, 59, 64, 64, 64, 72, 80, 96, 111, 128, 128, 160, 192, 256, 320, 512, 576};
+static const uint32_t dims[] = {1,  2,  3,   8,   32,  40,  59,  64,  64,  64,  72,
+                                80, 96, 111, 128, 128, 160, 192, 256, 320, 512, 576};
 static const uint32_t groups[] = {1, 1, 1, 2, 3, 4, 5, 7, 8};
 
 #define PICK(rng, array) ((array)[rng_below(rng, sizeof(array) / sizeof *(array))])

@@ -116,7 +116,8 @@ static bool make_workspace(struct session *session)
 {
     const vkattn_workspace whole = vkattn_plan_workspace(session->whole);
     const VkDeviceSize alignment = whole.alignment > MARGIN ? whole.alignment : MARGIN;
-    vkattn_status status = vkattn_mapped_create(session->trial->context, whole.size + 2 * alignment, &session->workspace);
+    vkattn_status status =
+        vkattn_mapped_create(session->trial->context, whole.size + 2 * alignment, &session->workspace);
     if (status != VKATTN_OK)
         return fail_with(session, "vkattn_mapped_create", status);
     session->buffers.workspace =
@@ -135,8 +136,8 @@ static bool inputs_unchanged(struct session *session, const struct run *run, enu
     for (size_t n = 0; n < size; n++) {
         const bool inside = n >= offset && n - offset < store->size;
         if (mapped[n] != (inside ? store->bytes[n - offset] : run->poison))
-            return fail(session, "%s run: byte %td of input %u was changed", run->name, (ptrdiff_t)n - (ptrdiff_t)offset,
-                        (unsigned)id);
+            return fail(session, "%s run: byte %td of input %u was changed", run->name,
+                        (ptrdiff_t)n - (ptrdiff_t)offset, (unsigned)id);
     }
     return true;
 }
@@ -279,8 +280,7 @@ static bool run_all(struct session *session)
 static bool make_plan(struct session *session, const vkattn_options *options, vkattn_plan **plan)
 {
     const struct trial_data *data = session->trial->data;
-    const vkattn_status status =
-        vkattn_plan_create(session->trial->context->vkattn, &data->of->problem, options, plan);
+    const vkattn_status status = vkattn_plan_create(session->trial->context->vkattn, &data->of->problem, options, plan);
     if (status == VKATTN_OK)
         return true;
     fail_with(session, "vkattn_plan_create", status);

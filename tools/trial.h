@@ -10,11 +10,11 @@ enum trial_outcome { TRIAL_PASSED, TRIAL_FAILED, TRIAL_SKIPPED };
 
 struct trial_result {
     enum trial_outcome outcome;
-    bool lost;            /* the device is gone: no use to go on */
-    double ratio;         /* the worst error in units of its bound */
-    const char *output;   /* where that was: "O", "LSE", "weights" */
-    uint64_t index[4];    /* batch, head, row, element */
-    char sentence[400];   /* why it failed or was skipped; else "" */
+    bool lost;          /* the device is gone: no use to go on */
+    double ratio;       /* the worst error in units of its bound */
+    const char *output; /* where that was: "O", "LSE", "weights" */
+    uint64_t index[4];  /* batch, head, row, element */
+    char sentence[400]; /* why it failed or was skipped; else "" */
 };
 
 struct trial {

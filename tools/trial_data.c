@@ -61,19 +61,19 @@ static uint64_t extent(const struct trial_data *data, enum axis axis, bool of_ca
 static void choose_type(const vkattn_problem *p, enum blob_id id, struct trial_tensor *t)
 {
     static const uint32_t flags[BLOB_COUNT] = {
-        [BLOB_LSE] = VKATTN_WRITE_LSE,        [BLOB_WEIGHTS] = VKATTN_WRITE_WEIGHTS,
-        [BLOB_BIAS] = VKATTN_BIAS,            [BLOB_ALIBI] = VKATTN_ALIBI,
-        [BLOB_SINKS] = VKATTN_SINKS,          [BLOB_KV_LENGTHS] = VKATTN_KV_LENGTHS,
-        [BLOB_Q_LENGTHS] = VKATTN_Q_LENGTHS,  [BLOB_PREFIX] = VKATTN_PREFIX,
-        [BLOB_Q_SEGMENTS] = VKATTN_SEGMENTS,  [BLOB_KV_SEGMENTS] = VKATTN_SEGMENTS,
+        [BLOB_LSE] = VKATTN_WRITE_LSE,       [BLOB_WEIGHTS] = VKATTN_WRITE_WEIGHTS,
+        [BLOB_BIAS] = VKATTN_BIAS,           [BLOB_ALIBI] = VKATTN_ALIBI,
+        [BLOB_SINKS] = VKATTN_SINKS,         [BLOB_KV_LENGTHS] = VKATTN_KV_LENGTHS,
+        [BLOB_Q_LENGTHS] = VKATTN_Q_LENGTHS, [BLOB_PREFIX] = VKATTN_PREFIX,
+        [BLOB_Q_SEGMENTS] = VKATTN_SEGMENTS, [BLOB_KV_SEGMENTS] = VKATTN_SEGMENTS,
     };
     t->used = id <= BLOB_O || (p->flags & flags[id]);
     t->output = id == BLOB_O || id == BLOB_LSE || id == BLOB_WEIGHTS;
-    t->type = id == BLOB_Q                    ? p->q_type
-              : id == BLOB_K || id == BLOB_V  ? p->kv_type
-              : id == BLOB_O                  ? p->o_type
-              : id == BLOB_BIAS               ? p->bias_type
-                                              : VKATTN_F32;
+    t->type = id == BLOB_Q                   ? p->q_type
+              : id == BLOB_K || id == BLOB_V ? p->kv_type
+              : id == BLOB_O                 ? p->o_type
+              : id == BLOB_BIAS              ? p->bias_type
+                                             : VKATTN_F32;
     t->bits = (unsigned)vkattn_dtype_size(t->type) * 8;
     if (id == BLOB_MASK) {
         t->used = p->mask_kind != VKATTN_MASK_NONE;
@@ -92,7 +92,10 @@ static void choose_strides(const struct trial_data *data, enum blob_id id, struc
     const uint64_t bhtd[3] = {heads * rows * dense, rows * dense, dense};
     const uint64_t bthd[3] = {heads * rows * dense, dense, heads * dense};
     const uint64_t strided[3] = {layout.batch, layout.head, layout.row};
-    memcpy(t->strides, layout.order == VKATTN_BHTD ? bhtd : layout.order == VKATTN_BTHD ? bthd : strided,
+    memcpy(t->strides,
+           layout.order == VKATTN_BHTD   ? bhtd
+           : layout.order == VKATTN_BTHD ? bthd
+                                         : strided,
            sizeof t->strides);
     /* Vectors by head are shared by the batch. */
     if (id == BLOB_ALIBI || id == BLOB_SINKS)
@@ -425,7 +428,8 @@ static void fill_mask(struct trial_data *data, struct rng *rng)
 
 static int32_t length(struct rng *rng, enum length_data kind, uint32_t turn, uint32_t whole)
 {
-    const int32_t mixed[8] = {(int32_t)whole / 2 + 1, 0, (int32_t)whole, -3, (int32_t)whole + 9, 1, INT32_MAX, INT32_MIN};
+    const int32_t mixed[8] = {(int32_t)whole / 2 + 1, 0, (int32_t)whole, -3,
+                              (int32_t)whole + 9,     1, INT32_MAX,      INT32_MIN};
     switch (kind) {
     case LENGTHS_RANDOM:
         return (int32_t)rng_below(rng, whole + 5) - 2;
@@ -452,7 +456,8 @@ static void fill_lengths(struct trial_data *data, struct rng *rng)
         if (!data->tensors[lengths[n].id].used)
             continue;
         for (uint32_t b = 0; b < data->problem.batch; b++)
-            put_integer(data, lengths[n].id, b, 0, length(rng, lengths[n].kind, b + lengths[n].phase, lengths[n].whole));
+            put_integer(data, lengths[n].id, b, 0,
+                        length(rng, lengths[n].kind, b + lengths[n].phase, lengths[n].whole));
         make_live(data, lengths[n].id, 0, data->problem.batch);
     }
 }
@@ -476,7 +481,8 @@ static void fill_segments(struct trial_data *data, struct rng *rng)
             /* Packed queries lie along the keys, however many there are. */
             const uint32_t j = (uint32_t)((uint64_t)i * len_kv / len_q);
             label = packed && len_kv ? integer(data, BLOB_KV_SEGMENTS, b, j) : labels[rng_below(rng, 5)];
-            put_integer(data, BLOB_Q_SEGMENTS, b, i, data->of->segments == SEGMENTS_DISJOINT ? 1000 + label % 2 : label);
+            put_integer(data, BLOB_Q_SEGMENTS, b, i,
+                        data->of->segments == SEGMENTS_DISJOINT ? 1000 + label % 2 : label);
         }
     }
 }

@@ -12,10 +12,10 @@
 /* A tensor as [batch, heads, rows, width] of the call. */
 struct trial_tensor {
     bool used, output;
-    unsigned bits;       /* of one element */
-    vkattn_dtype type;   /* of floats */
-    enum blob_id store;  /* where it lies */
-    uint64_t first;      /* its first element there */
+    unsigned bits;      /* of one element */
+    vkattn_dtype type;  /* of floats */
+    enum blob_id store; /* where it lies */
+    uint64_t first;     /* its first element there */
     uint64_t heads, rows, width;
     uint64_t strides[3]; /* batch, head, row */
     size_t size;         /* bytes from its first to past its last element; 0: it is empty */
@@ -24,9 +24,9 @@ struct trial_tensor {
 /* Memory of one or more tensors. */
 struct trial_store {
     unsigned char *bytes; /* of outputs: nothing of interest */
-    unsigned char *live;  /* 1 for each byte that holds a value which may reach an output, or that an output may write */
+    unsigned char *live; /* 1 for each byte that holds a value which may reach an output, or that an output may write */
     size_t size;
-    size_t element;       /* bytes that it is aligned to */
+    size_t element; /* bytes that it is aligned to */
 };
 
 /* Outputs in the order in which they are compared. */

@@ -62,11 +62,11 @@ vec4 decode_words(uint type, uint a, uint b)
         return decode_words(TYPE, a, b); \
     }
 
-// Defines void NAME(row, c, n, x): stores chunk c of the n elements that begin at `row`. A word of a 16-bit type that lies
-// inside the row is stored whole by the chunk that holds its upper half; the row's first and last word may be shared with
-// a neighbour, and then only the row's half changes. `carry` is the encoded last element of the chunk before.
+// Defines void NAME(row, c, n, x), which stores chunk c of the n elements that begin at `row`, and void NAME_edges(row, n)
+// for after the last chunk; chunks come in order. Words that lie inside the row are stored whole. Of a 16-bit type the
+// row's first and last element may share their word with a neighbour: edges stores those halves alone.
 #define DEFINE_CHUNK_STORE(NAME, TENSOR, TYPE) \
-    uint NAME##_carry; \
+    uint NAME##_carry, NAME##_first, NAME##_last; /* encoded: the element before the chunk, the row's first and last */ \
     void NAME(Slice row, uint c, uint n, vec4 x) \
     { \
         if (TYPE == VKA_TYPE_F32) { \
@@ -74,15 +74,28 @@ vec4 decode_words(uint type, uint a, uint b)
                 if (4 * c + k < n) \
                     STORE_WORD(TENSOR, row, 4 * c + k, floatBitsToUint(x[k])); \
         } else { \
-            [[unroll]] for (uint k = 0; k < 4; k++) { \
-                const uint e = 4 * c + k, bits = encode(TYPE, x[k]); \
-                const bool upper = ((e + row.skew) & 1) != 0; \
-                if (e < n && upper && e > 0) \
-                    STORE_WORD(TENSOR, row, (e + row.skew) >> 1, NAME##_carry | bits << 16); \
-                else if (e < n && (upper || e + 1 == n)) \
-                    STORE_HALF(TENSOR, row, e, bits); \
-                NAME##_carry = bits; \
-            } \
+            const uvec4 e = uvec4(encode(TYPE, x.x), encode(TYPE, x.y), encode(TYPE, x.z), encode(TYPE, x.w)); \
+            const bool odd = row.skew != 0, even_0 = 4 * c + 1 < n, odd_0 = c > 0 && 4 * c < n; \
+            const bool even_1 = 4 * c + 3 < n, odd_1 = 4 * c + 2 < n; \
+            if (mix(even_0, odd_0, odd)) \
+                STORE_WORD(TENSOR, row, 2 * c, mix(e.x | e.y << 16, NAME##_carry | e.x << 16, odd)); \
+            if (mix(even_1, odd_1, odd)) \
+                STORE_WORD(TENSOR, row, 2 * c + 1, mix(e.z | e.w << 16, e.y | e.z << 16, odd)); \
+            NAME##_first = mix(NAME##_first, e.x, c == 0); \
+            NAME##_last = mix(NAME##_last, e.x, 4 * c + 1 == n); \
+            NAME##_last = mix(NAME##_last, e.y, 4 * c + 2 == n); \
+            NAME##_last = mix(NAME##_last, e.z, 4 * c + 3 == n); \
+            NAME##_last = mix(NAME##_last, e.w, 4 * c + 4 == n); \
+            NAME##_carry = e.w; \
+        } \
+    } \
+    void NAME##_edges(Slice row, uint n) \
+    { \
+        if (TYPE != VKA_TYPE_F32) { \
+            if (row.skew != 0 && n > 0) \
+                STORE_HALF(TENSOR, row, 0, NAME##_first) \
+            if (((n + row.skew) & 1) != 0 && n > 0) \
+                STORE_HALF(TENSOR, row, n - 1, NAME##_last) \
         } \
     }
 

@@ -40,34 +40,23 @@ float tanh_exact(float x)
     return is_nan(x) ? x : (floatBitsToUint(x) >> 31) != 0 ? -magnitude : magnitude;
 }
 
-// Round to nearest even; overflow to infinity, NaN to a quiet NaN.
+// Round to nearest even; overflow to infinity, NaN to a quiet NaN. mix() on bools is a select: glslang makes branches of
+// ?: and of early returns, and a kernel stores hundreds of these.
 uint encode_f16(float x)
 {
-    uint bits = floatBitsToUint(x);
-    uint sign = (bits >> 16) & 0x8000u;
-    uint magnitude = bits & 0x7FFFFFFFu;
-    if (magnitude > INFINITY_BITS)
-        return sign | 0x7E00u;
-    if (magnitude >= 0x477FF000u) // 65520, from which on the nearest half is infinite
-        return sign | 0x7C00u;
-    if (magnitude < 0x33000000u) // below 2^-25: half of the smallest subnormal rounds to even, 0
-        return sign;
-    if (magnitude < 0x38800000u) { // subnormal half: shift the significand to units of 2^-24
-        uint shift = 126 - (magnitude >> 23);
-        uint significand = (magnitude & 0x7FFFFFu) | 0x800000u;
-        uint kept = significand >> shift;
-        uint rest = significand & ((1u << shift) - 1), half_unit = 1u << (shift - 1);
-        return sign | (kept + uint(rest > half_unit || (rest == half_unit && (kept & 1) != 0)));
-    }
-    return sign | ((magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1)) >> 13);
+    const uint bits = floatBitsToUint(x), magnitude = bits & 0x7FFFFFFFu;
+    const uint normal = (magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1)) >> 13;
+    const uint subnormal = uint(roundEven(uintBitsToFloat(min(magnitude, 0x38800000u)) * 16777216.0)); // units of 2^-24
+    uint half_bits = mix(normal, subnormal, magnitude < 0x38800000u);
+    half_bits = mix(half_bits, 0x7C00u, magnitude >= 0x477FF000u); // 65520, from which on infinity is nearest
+    half_bits = mix(half_bits, 0x7E00u, magnitude > INFINITY_BITS);
+    return half_bits | ((bits >> 16) & 0x8000u);
 }
 
 uint encode_bf16(float x)
 {
-    uint bits = floatBitsToUint(x);
-    if (is_nan(x))
-        return (bits >> 16) | 0x40u;
-    return (bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16;
+    const uint bits = floatBitsToUint(x);
+    return mix((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16, (bits >> 16) | 0x40u, is_nan(x));
 }
 
 // Exact for every half, whatever the driver flushes: subnormals are integers times 2^-24.

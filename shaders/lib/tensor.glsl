@@ -30,12 +30,15 @@ layout(buffer_reference, std430, buffer_reference_align = 4) readonly restrict b
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly restrict buffer PairsRef { uvec2 pairs[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly restrict buffer QuadsRef { uvec4 quads[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) restrict buffer OutRef { uint words[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) restrict buffer OutQuadsRef { uvec4 quads[]; };
 
 #define PARAMS ParamsRef(push.params).params
 #define LOAD_WORD(NAME, slice, i) WordsRef((slice).first).words[i]
 #define LOAD_PAIR(NAME, slice, i) PairsRef((slice).first).pairs[i]
 #define LOAD_QUAD(NAME, slice, i) QuadsRef((slice).first).quads[i]
 #define STORE_WORD(NAME, slice, i, value) OutRef((slice).first).words[i] = (value)
+#define LOAD_OUTPUT_QUAD(NAME, slice, i) OutQuadsRef((slice).first).quads[i]
+#define STORE_QUAD(NAME, slice, i, value) OutQuadsRef((slice).first).quads[i] = (value)
 #define ATOMIC_AND(NAME, slice, i, value) atomicAnd(OutRef((slice).first).words[i], value)
 #define ATOMIC_OR(NAME, slice, i, value) atomicOr(OutRef((slice).first).words[i], value)
 #define INPUT(NAME, id)
@@ -52,6 +55,15 @@ layout(set = 0, binding = 0, std430) readonly buffer ParamsBuffer { vka_params p
     uvec4(LOAD_WORD(NAME, slice, 4 * (i)), LOAD_WORD(NAME, slice, 4 * (i) + 1), LOAD_WORD(NAME, slice, 4 * (i) + 2), \
           LOAD_WORD(NAME, slice, 4 * (i) + 3))
 #define STORE_WORD(NAME, slice, i, value) NAME##_words[(slice).first.x + (i)] = (value)
+#define LOAD_OUTPUT_QUAD(NAME, slice, i) LOAD_QUAD(NAME, slice, i)
+#define STORE_QUAD(NAME, slice, i, value) \
+    { \
+        const uvec4 quad = value; \
+        STORE_WORD(NAME, slice, 4 * (i), quad.x); \
+        STORE_WORD(NAME, slice, 4 * (i) + 1, quad.y); \
+        STORE_WORD(NAME, slice, 4 * (i) + 2, quad.z); \
+        STORE_WORD(NAME, slice, 4 * (i) + 3, quad.w); \
+    }
 #define ATOMIC_AND(NAME, slice, i, value) atomicAnd(NAME##_words[(slice).first.x + (i)], value)
 #define ATOMIC_OR(NAME, slice, i, value) atomicOr(NAME##_words[(slice).first.x + (i)], value)
 #define INPUT(NAME, id) layout(set = 0, binding = id + 1, std430) readonly restrict buffer NAME##Buffer { uint NAME##_words[]; };

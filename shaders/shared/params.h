@@ -42,7 +42,8 @@
 #define VKA_KV_SEGMENTS 14
 #define VKA_K_COPY 15 /* K and V as f32 in the workspace, rows padded to four elements */
 #define VKA_V_COPY 16
-#define VKA_TENSORS 17
+#define VKA_SUMS 17 /* what accumulators were folded into, f32, rows padded to four elements */
+#define VKA_TENSORS 18
 
 /* Codes of storage types (vkattn_dtype) and mask kinds (vkattn_mask_kind). */
 #define VKA_TYPE_F32 0
@@ -90,7 +91,8 @@
 #define VKA_ID_SPLIT 13   /* parts of the head dimension, one for each group of subgroups */
 #define VKA_ID_SUBGROUP 14 /* subgroup size that every subgroup is known to have; 0: unknown */
 #define VKA_ID_UNPACKED 15 /* nonzero: K and V are read from their f32 copies */
-#define VKA_IDS 16
+#define VKA_ID_FOLD 16 /* keys after which accumulators are folded into VKA_SUMS; 0: never */
+#define VKA_IDS 17
 
 /* A band's bound that excludes nothing. Lengths stay below half of it, so that no sum of two of them and a bound
  * overflows an int. */

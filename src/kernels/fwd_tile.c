@@ -155,10 +155,10 @@ static uint32_t group_rows(const struct tile *tile)
     return tile->workgroup / tile->split * tile->rows;
 }
 
-/* The shader's `exchange`: two buffers of partial scores. */
+/* The shader's `exchange`, two buffers of partial scores, and `spoilt`. */
 static uint32_t shared_bytes(const struct tile *tile)
 {
-    return tile->split == 1 ? 16 : 2 * tile->split * ((tile->keys + 3) / 4) * group_rows(tile) * 16;
+    return tile->split == 1 ? 32 : 2 * tile->split * ((tile->keys + 3) / 4) * group_rows(tile) * 16 + 16;
 }
 
 static bool rows_on_words(const struct problem *problem)
@@ -231,6 +231,15 @@ static double rounds(const struct problem *problem, const struct tile *tile)
     return problem->len_kv + (double)problem->len_kv / tile->keys + 2;
 }
 
+/* An f32 accumulator to which n nearly equal terms are added drifts by some 0.14 n units; the bound of SEMANTICS allows
+ * 24 + 2 sqrt(keys). A term is PV_KEYS keys. After 256 terms the accumulator is folded into a sum in the workspace,
+ * which costs a load and a store per element; up to 512 terms stay below the bound without. */
+static uint32_t fold_keys(const struct problem *problem, const struct tile *tile)
+{
+    const uint32_t terms = 256 / (tile->keys / tile->pv_keys) * tile->keys;
+    return problem->len_kv > 2 * terms ? terms : 0;
+}
+
 static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
                       uint32_t values[VKA_IDS])
 {
@@ -250,6 +259,7 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     values[VKA_ID_SPLIT] = tile->split;
     values[VKA_ID_SUBGROUP] = tile->subgroup;
     values[VKA_ID_UNPACKED] = unpack(problem, caps, tile);
+    values[VKA_ID_FOLD] = fold_keys(problem, tile);
 }
 
 const struct kernel vkattn_fwd_tile = {

@@ -17,6 +17,7 @@ struct call {
     vkattn_buffer workspace;
     vkattn_buffer tensors[TENSOR_COUNT]; /* size 0: unused or empty */
     vka_params params;
+    bool other_step; /* the plan's mid_word instead of its forward step */
 };
 
 static const size_t buffer_offsets[TENSOR_PUBLIC_COUNT] = {
@@ -137,13 +138,40 @@ static vkattn_status resolve(struct call *call, const vkattn_buffers *buffers, c
     return VKATTN_OK;
 }
 
+/* Whether the forward step reads words of a K or V that starts in mid-word. Strides that would put a row there are
+ * known to the plan. */
+static bool needs_other_step(const struct call *call)
+{
+    const struct step *forward = vkattn_forward_step(call->plan);
+    const bool mid_word = (call->params.tensors[TENSOR_K].address | call->params.tensors[TENSOR_V].address) % 4 != 0;
+    return mid_word && forward->kernel->needs_words && call->plan->workspace_offset[TENSOR_K_COPY] == 0;
+}
+
+/* Step i of this call. */
+static const struct step *step_of(const struct call *call, uint32_t i)
+{
+    const struct step *step = &call->plan->steps[i];
+    return call->other_step && step == vkattn_forward_step(call->plan) ? &call->plan->mid_word : step;
+}
+
+static vkattn_status check_start(struct call *call)
+{
+    call->other_step = needs_other_step(call);
+    if (call->other_step && !call->plan->mid_word.kernel)
+        return vkattn_fail(VKATTN_UNSUPPORTED,
+                           "buffers.k.offset or buffers.v.offset is in the middle of a word, which the planned kernel "
+                           "cannot read: set options.mid_word_starts");
+    return VKATTN_OK;
+}
+
 static vkattn_status check_groups(const struct call *call)
 {
     for (uint32_t i = 0; i < call->plan->step_count; i++) {
-        const uint64_t groups = vkattn_step_groups(call->plan, &call->plan->steps[i], &call->lengths);
+        const struct step *step = step_of(call, i);
+        const uint64_t groups = vkattn_step_groups(call->plan, step, &call->lengths);
         if (groups > UINT32_MAX)
             return vkattn_fail(VKATTN_UNSUPPORTED, "%s would need %" PRIu64 " work groups; 2^32 - 1 can be counted",
-                               call->plan->steps[i].kernel->name, groups);
+                               step->kernel->name, groups);
     }
     return VKATTN_OK;
 }
@@ -213,12 +241,6 @@ static void dispatch(const struct call *call, VkCommandBuffer cmd, vka_push *pus
     vk->vkCmdDispatch(cmd, x, push->count / x + (push->count % x != 0), 1);
 }
 
-/* Whether K or V starts in mid-word. Strides that would put a row there are known to the plan. */
-static bool starts_in_mid_word(const struct call *call)
-{
-    return (call->params.tensors[TENSOR_K].address | call->params.tensors[TENSOR_V].address) % 4 != 0;
-}
-
 static void run_step(const struct call *call, VkCommandBuffer cmd, const struct step *step, VkPipeline pipeline)
 {
     const uint64_t groups = vkattn_step_groups(call->plan, step, &call->lengths);
@@ -242,6 +264,7 @@ vkattn_status vkattn_record_sized(const vkattn_plan *plan, VkCommandBuffer cmd, 
     TRY(vkattn_copy_sized(&copy, sizeof copy, buffers, buffers_size, "buffers"));
     struct call call = {.plan = &plan->plan, .device = plan->device};
     TRY(resolve(&call, &copy, lengths));
+    TRY(check_start(&call));
     TRY(check_groups(&call));
     if (call.lengths.len_q == 0)
         return VKATTN_OK;
@@ -249,14 +272,12 @@ vkattn_status vkattn_record_sized(const vkattn_plan *plan, VkCommandBuffer cmd, 
     write_params(&call, cmd);
     if (!call.plan->addresses)
         push_descriptors(&call, cmd);
-    const bool mid_word = plan->mid_word && starts_in_mid_word(&call);
     for (uint32_t i = 0; i < call.plan->step_count; i++) {
-        const bool instead = mid_word && &call.plan->steps[i] == vkattn_forward_step(call.plan);
+        const struct step *step = step_of(&call, i);
         if (i > 0)
             barrier(&call, cmd, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
                     VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT);
-        run_step(&call, cmd, instead ? &call.plan->mid_word : &call.plan->steps[i],
-                 instead ? plan->mid_word : plan->pipelines[i]);
+        run_step(&call, cmd, step, step == &call.plan->mid_word ? plan->mid_word : plan->pipelines[i]);
     }
     return VKATTN_OK;
 }
