@@ -159,7 +159,7 @@ void update(uint r, int j, bool partial)
             any = any || seen[k];
         }
         float x = finish_score(s[r * KEYS + k], bias);
-        x = seen[k] ? x : negative_infinity();
+        x = mix(negative_infinity(), x, seen[k]);
         s[r * KEYS + k] = x;
         largest = max(largest, x);
     }
@@ -171,10 +171,10 @@ void update(uint r, int j, bool partial)
     [[unroll]] for (uint k = 0; k < KEYS; k++) {
         // At most 0, or NaN where the score is NaN or +inf, which max() and exp() may hide.
         float x = s[r * KEYS + k] - base;
-        x = seen[k] ? x : 0.0;
+        x = mix(0.0, x, seen[k]);
         test += x;
         float p = exp(x);
-        p = seen[k] ? p : 0.0;
+        p = mix(0.0, p, seen[k]);
         s[r * KEYS + k] = p;
         sum += p;
     }
@@ -327,7 +327,7 @@ void step_selected(Slice k_slice, Slice v_slice, uint q_first, uint v_first, int
         const vec4 x = CHUNK_OF(load_v, value, c, v_left, LAST_V, DV);
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
             const vec4 sum = fma(vec4(s[r * KEYS]), x, acc[r * V_CHUNKS + c]);
-            acc[r * V_CHUNKS + c] = seen[r] ? sum : acc[r * V_CHUNKS + c];
+            acc[r * V_CHUNKS + c] = mix(acc[r * V_CHUNKS + c], sum, bvec4(seen[r]));
         }
     }
 }
@@ -362,8 +362,9 @@ void finish(Item item, uint r, int i, uint v_first)
                              uint(i) * PARAMS.tensors[VKA_O].row_stride + v_first, log2_bits);
     const bool is_nan_row = softmax_is_nan(stats[r]);
     [[unroll]] for (uint c = 0; c < V_CHUNKS; c++) {
-        vec4 x = stats[r].seen ? acc[r * V_CHUNKS + c] * scale : vec4(0.0);
-        x = is_nan_row ? uintBitsToFloat(uvec4(NAN_BITS)) : x;
+        // mix() is a select; glslang makes a branch of ?: here, and there are as many as chunks.
+        vec4 x = mix(vec4(0.0), acc[r * V_CHUNKS + c] * scale, bvec4(stats[r].seen));
+        x = mix(x, uintBitsToFloat(uvec4(NAN_BITS)), bvec4(is_nan_row));
         store_o(o, c, v_left, x);
     }
     store_o_edges(o, v_left);

@@ -51,13 +51,14 @@ vec4 decode_words(uint type, uint a, uint b)
             const uint w0 = LOAD_WORD(TENSOR, row, 2 * c); \
             const uint w1 = LOAD_WORD(TENSOR, row, whole ? 2 * c + 1 : min(2 * c + 1, end)); \
             const uint w2 = LOAD_WORD(TENSOR, row, more ? 2 * c + 2 : min(2 * c + 2, end)); \
-            a = row.skew != 0 ? (w0 >> 16) | (w1 << 16) : w0; \
-            b = row.skew != 0 ? (w1 >> 16) | (w2 << 16) : w1; \
+            const bool odd = row.skew != 0; \
+            a = mix(w0, (w0 >> 16) | (w1 << 16), odd); \
+            b = mix(w1, (w1 >> 16) | (w2 << 16), odd); \
         } \
         if (!whole) { \
             /* The rest of a word may be a neighbour's, NaN included. */ \
-            a = left < 2 ? a & 0xFFFFu : a; \
-            b = left < 3 ? 0 : left < 4 ? b & 0xFFFFu : b; \
+            a = mix(a, a & 0xFFFFu, left < 2); \
+            b = mix(mix(b, b & 0xFFFFu, left < 4), 0u, left < 3); \
         } \
         return decode_words(TYPE, a, b); \
     }
@@ -70,9 +71,16 @@ vec4 decode_words(uint type, uint a, uint b)
     void NAME(Slice row, uint c, uint n, vec4 x) \
     { \
         if (TYPE == VKA_TYPE_F32) { \
-            [[unroll]] for (uint k = 0; k < 4; k++) \
-                if (4 * c + k < n) \
-                    STORE_WORD(TENSOR, row, 4 * c + k, floatBitsToUint(x[k])); \
+            if (4 * c + 4 <= n) { \
+                STORE_QUAD(TENSOR, row, c, floatBitsToUint(x)); \
+            } else { \
+                if (4 * c < n) \
+                    STORE_WORD(TENSOR, row, 4 * c, floatBitsToUint(x.x)); \
+                if (4 * c + 1 < n) \
+                    STORE_WORD(TENSOR, row, 4 * c + 1, floatBitsToUint(x.y)); \
+                if (4 * c + 2 < n) \
+                    STORE_WORD(TENSOR, row, 4 * c + 2, floatBitsToUint(x.z)); \
+            } \
         } else { \
             const uvec4 e = uvec4(encode(TYPE, x.x), encode(TYPE, x.y), encode(TYPE, x.z), encode(TYPE, x.w)); \
             const bool odd = row.skew != 0, even_0 = 4 * c + 1 < n, odd_0 = c > 0 && 4 * c < n; \

@@ -176,16 +176,14 @@ static double copy_bytes(const struct problem *problem)
 /* A copy that is larger is worth less than the memory that it takes. */
 static const double most_copy_bytes = 0x1p30;
 
-/* The inner loop reads words. Decoding 16-bit types there costs llvmpipe 40% of its speed, a pass over K and V what
- * 80 rows of queries gain (docs/tuning.md); on AMD it is free. */
+/* The inner loop reads words. Decoding 16-bit types there costs llvmpipe 40% of its speed and, at d = 512, a minute of
+ * compilation; a pass over K and V costs what 80 rows of queries gain (docs/tuning.md). On AMD decoding is free. */
 static bool unpack(const struct problem *problem, const struct caps *caps, const struct tile *tile)
 {
     (void)tile;
-    if (problem->kv_type == VKATTN_F32)
-        return false;
-    const double rows = (double)problem->len_q * problem->group;
-    return !rows_on_words(problem) ||
-           (caps->device_class == CLASS_CPU && rows >= 80 && copy_bytes(problem) <= most_copy_bytes);
+    const bool cpu = caps->device_class == CLASS_CPU || caps->device_class == CLASS_CPU_OLD;
+    return problem->kv_type != VKATTN_F32 &&
+           (!rows_on_words(problem) || (cpu && copy_bytes(problem) <= most_copy_bytes));
 }
 
 static bool refuse(const struct problem *problem, const struct caps *caps, const struct tile *tile,
