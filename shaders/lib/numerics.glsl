@@ -46,7 +46,8 @@ uint encode_f16(float x)
 {
     const uint bits = floatBitsToUint(x), magnitude = bits & 0x7FFFFFFFu;
     const uint normal = (magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1)) >> 13;
-    const uint subnormal = uint(roundEven(uintBitsToFloat(min(magnitude, 0x38800000u)) * 16777216.0)); // units of 2^-24
+    // 0.5 has units of 2^-24, those of a subnormal half: the addition rounds.
+    const uint subnormal = floatBitsToUint(uintBitsToFloat(magnitude) + 0.5) - 0x3F000000u;
     uint half_bits = mix(normal, subnormal, magnitude < 0x38800000u);
     half_bits = mix(half_bits, 0x7C00u, magnitude >= 0x477FF000u); // 65520, from which on infinity is nearest
     half_bits = mix(half_bits, 0x7E00u, magnitude > INFINITY_BITS);
