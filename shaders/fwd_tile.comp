@@ -361,13 +361,14 @@ void finish(Item item, uint r, int i, uint v_first)
     const Slice o = slice_at(tensor_slice(VKA_O, item.b, item.h, log2_bits),
                              uint(i) * PARAMS.tensors[VKA_O].row_stride + v_first, log2_bits);
     const bool is_nan_row = softmax_is_nan(stats[r]);
+    const uint v_own = min(v_left, 4 * V_CHUNKS); // the next part stores the rest
     [[unroll]] for (uint c = 0; c < V_CHUNKS; c++) {
         // mix() is a select; glslang makes a branch of ?: here, and there are as many as chunks.
         vec4 x = mix(vec4(0.0), acc[r * V_CHUNKS + c] * scale, bvec4(stats[r].seen));
         x = mix(x, uintBitsToFloat(uvec4(NAN_BITS)), bvec4(is_nan_row));
-        store_o(o, c, v_left, x);
+        store_o(o, c, v_own, x);
     }
-    store_o_edges(o, v_left);
+    store_o_edges(o, v_own);
     if (part == 0 && (PARAMS.features & VKA_LSE_ON) != 0)
         STORE_WORD(LSE, tensor_slice(VKA_LSE, item.b, item.h, 5), uint(i) * PARAMS.tensors[VKA_LSE].row_stride,
                    floatBitsToUint(softmax_lse(stats[r])));

@@ -71,6 +71,10 @@ extern const uint32_t vkattn_kernel_count;
 /* (query, key) pairs of one head that the band and the lengths of the problem leave. */
 double vkattn_pairs(const struct problem *problem);
 
+/* Whether a pipeline can be promised subgroups of the tile's size; a tile that wants none is content. Without them it
+ * is right and slow. */
+bool vkattn_gives_subgroup(const struct caps *caps, const struct tile *tile);
+
 /* Whether all rows of a tensor start on a 32-bit word when the tensor does. */
 bool vkattn_rows_on_words(const struct tensor *tensor);
 

@@ -40,6 +40,12 @@ double vkattn_pairs(const struct problem *problem)
     return clamped_sum(shift + problem->right + 1, rows, keys) - clamped_sum(shift - problem->left, rows, keys);
 }
 
+bool vkattn_gives_subgroup(const struct caps *caps, const struct tile *tile)
+{
+    return tile->subgroup == 0 || (caps->subgroup_size_control && tile->subgroup >= caps->subgroup_size_min &&
+                                   tile->subgroup <= caps->subgroup_size_max);
+}
+
 bool vkattn_rows_on_words(const struct tensor *t)
 {
     const uint64_t elements = 32 / t->bits;

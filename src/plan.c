@@ -37,11 +37,11 @@ static bool refuse_access(const struct problem *p, const struct caps *caps, bool
     return false;
 }
 
-/* Tiles are tried where their class and head width fit, or where the caller asks for one by number. */
+/* Tiles are tried where their class, head width and subgroup size fit, or where the caller asks for one by number. */
 static bool offers(const struct tile *tile, const struct problem *p, const struct caps *caps)
 {
     const uint32_t dim = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
-    return (tile->classes >> caps->device_class & 1) && dim <= tile->max_dim;
+    return (tile->classes >> caps->device_class & 1) && dim <= tile->max_dim && vkattn_gives_subgroup(caps, tile);
 }
 
 /* Some drivers leave an invocation after so many rounds of its loops, without a word. */
@@ -66,7 +66,8 @@ static const struct tile *first_tile(const struct kernel *kernel, const struct p
                                      uint32_t wanted, vkattn_candidate *candidate)
 {
     char other_reason[REASON_SIZE];
-    snprintf(candidate->reason, REASON_SIZE, "no tile of its table is for this device class and head width");
+    snprintf(candidate->reason, REASON_SIZE,
+             "no tile of its table is for this device class, head width and choice of subgroup sizes");
     bool offered = false;
     for (uint32_t i = 0; i < kernel->tile_count; i++) {
         const struct tile *tile = &kernel->tiles[i];

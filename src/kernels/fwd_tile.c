@@ -199,13 +199,6 @@ static bool refuse(const struct problem *problem, const struct caps *caps, const
     else if (shared_bytes(tile) > caps->shared_bytes)
         snprintf(reason, REASON_SIZE, "the tile needs %" PRIu32 " bytes of shared memory; the device has %" PRIu32,
                  shared_bytes(tile), caps->shared_bytes);
-    else if (tile->subgroup != 0 && !caps->subgroup_size_control)
-        snprintf(reason, REASON_SIZE,
-                 "the tile splits the head over subgroups and the device cannot be asked for a subgroup size");
-    else if (tile->subgroup != 0 &&
-             (tile->subgroup < caps->subgroup_size_min || tile->subgroup > caps->subgroup_size_max))
-        snprintf(reason, REASON_SIZE, "the tile wants subgroups of %" PRIu32 "; the device has %" PRIu32 " to %" PRIu32,
-                 tile->subgroup, caps->subgroup_size_min, caps->subgroup_size_max);
     else if (problem->kv_type != VKATTN_F32 && !rows_on_words(problem) && copy_bytes(problem) > most_copy_bytes)
         snprintf(reason, REASON_SIZE, "rows of K or V start in mid-word, and f32 copies would take %.0f bytes",
                  copy_bytes(problem));
@@ -255,7 +248,7 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     values[VKA_ID_QK_KEYS] = tile->qk_keys;
     values[VKA_ID_PV_KEYS] = tile->pv_keys;
     values[VKA_ID_SPLIT] = tile->split;
-    values[VKA_ID_SUBGROUP] = tile->subgroup;
+    values[VKA_ID_SUBGROUP] = vkattn_gives_subgroup(caps, tile) ? tile->subgroup : 0;
     values[VKA_ID_UNPACKED] = unpack(problem, caps, tile);
     values[VKA_ID_FOLD] = fold_keys(problem, tile);
 }

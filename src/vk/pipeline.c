@@ -97,8 +97,8 @@ static vkattn_status build(vkattn_device *device, const struct step *step, bool 
                                                  .pData = step->constants};
     const VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT size = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO_EXT,
-        .requiredSubgroupSize = step->tile->subgroup};
-    const bool ask_size = step->tile->subgroup != 0 && device->caps.subgroup_size_control;
+        .requiredSubgroupSize = step->constants[VKA_ID_SUBGROUP]};
+    const bool ask_size = step->constants[VKA_ID_SUBGROUP] != 0 && step->constants[VKA_ID_SUBGROUP] != VKA_FROM_PARAMS;
     const VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .flags = device->info.pipeline_flags,
