@@ -3,7 +3,8 @@
 //
 // For devices on which decoding in the inner loop costs more than a pass over K and V, and for rows that start in the
 // middle of a word. Exact. One work group does KEYS keys of one (batch, kv head); invocations are chunks of a row. Keys
-// that no query sees are not read: their copies are zeros.
+// that no query sees are not read: before the first and behind the last one that is seen, nothing is written; copies of those
+// between are zeros.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/chunk.glsl"
 #include "lib/item.glsl"

@@ -50,7 +50,7 @@ struct kernel {
 
     /* True, with a sentence in `reason`, when the kernel cannot run the problem on the device with this tile. */
     bool (*refuse)(const struct problem *, const struct caps *, const struct tile *, char reason[REASON_SIZE]);
-    /* What it should cost, in nanosecond-like units that compare kernels on one device. */
+    /* What it should cost, in a unit that compares kernels on one device. */
     double (*cost)(const struct problem *, const struct caps *, const struct tile *);
     /* Rounds of all loops of one invocation at most, for drivers that stop after so many; NULL: few. */
     double (*rounds)(const struct problem *, const struct tile *);

@@ -176,9 +176,8 @@ static void print_text(const struct facts *facts)
            facts->shared_bytes, facts->max_invocations, facts->max_range);
     printf("   tensors by        addresses: %s, push descriptors: %s\n", yes_no(facts->enabled.buffer_device_address),
            yes_no(facts->enabled.push_descriptor));
-    printf("   features          subgroup size control: %s, 16-bit storage: %s, float controls: %s\n",
-           yes_no(facts->enabled.subgroup_size_control), yes_no(facts->enabled.storage_16bit),
-           yes_no(facts->enabled.shader_float_controls));
+    printf("   features          subgroup size control: %s; float controls: %s\n",
+           yes_no(facts->enabled.subgroup_size_control), yes_no(facts->enabled.shader_float_controls));
     printf("   matrix units      %s\n", facts->cooperative_matrix ? "VK_KHR_cooperative_matrix" : "none exposed");
     for (unsigned i = 0; i < SAMPLES; i++) {
         const char *kernel = chosen_kernel(&facts->reports[i]);
@@ -210,7 +209,6 @@ static void json_limits(struct json *json, const struct facts *facts)
     json_bool(json, "buffer_device_address", facts->enabled.buffer_device_address);
     json_bool(json, "push_descriptor", facts->enabled.push_descriptor);
     json_bool(json, "subgroup_size_control", facts->enabled.subgroup_size_control);
-    json_bool(json, "storage_16bit", facts->enabled.storage_16bit);
     json_bool(json, "shader_float_controls", facts->enabled.shader_float_controls);
     json_bool(json, "cooperative_matrix", facts->cooperative_matrix);
 }

@@ -232,7 +232,7 @@ typedef struct vkattn_candidate {
     vkattn_access access;
     uint32_t tile;       /* 1-based row of the kernel's tile table; 0 when refused */
     vkattn_dtype p_type; /* the type to which it rounds P, VKATTN_F32 for none; its error bound depends on it */
-    double cost;         /* estimated seconds-like units, comparable within one report; 0 when refused */
+    double cost;         /* an estimate, in a unit that compares kernels within one report; 0 when refused */
     char reason[192];    /* why it was refused; "" when it can run */
 } vkattn_candidate;
 
@@ -241,7 +241,7 @@ typedef struct vkattn_report {
     vkattn_candidate candidates[VKATTN_MAX_KERNELS];
     uint32_t candidate_count;
     int32_t chosen;      /* index in candidates; -1: no kernel runs it */
-    uint32_t step_count; /* dispatch kinds of the plan: a forward kernel, then perhaps fwd_weights */
+    uint32_t step_count; /* of the plan: perhaps kv_unpack, a forward kernel, perhaps fwd_weights */
     char tile[96];       /* the chosen tile in words */
     double flops;        /* 2 B H Tq Tk (dim_qk + dim_v), less what the band and the lengths of the problem exclude */
     double bytes_moved;  /* Q, K, V, O once each, and mask and bias where used */
@@ -289,7 +289,8 @@ static inline vkattn_status vkattn_plan_create(vkattn_device *device, const vkat
 /* Free a plan; NULL is ignored. Pipelines stay with the device. Command buffers that recorded it stay valid. */
 VKATTN_API void vkattn_plan_destroy(vkattn_plan *plan);
 
-/* The name of the forward kernel that a plan uses; static. Threads: any. */
+/* The name of the forward kernel that a plan uses; static. A recording whose 16-bit K or V starts in mid-word may run
+ * fwd_rows instead (vkattn_options.mid_word_starts). Threads: any. */
 VKATTN_API const char *vkattn_plan_kernel(const vkattn_plan *plan);
 
 /* The catalogue: names of all kernels, static; NULL past the end. Threads: any. */

@@ -24,7 +24,6 @@ typedef struct vkattn_enabled {
     VkBool32 buffer_device_address; /* feature bufferDeviceAddress (Vulkan 1.2 or its KHR extension) */
     VkBool32 push_descriptor;       /* VK_KHR_push_descriptor */
     VkBool32 subgroup_size_control; /* features subgroupSizeControl and computeFullSubgroups */
-    VkBool32 storage_16bit;         /* feature storageBuffer16BitAccess */
     VkBool32 shader_float_controls; /* VK_KHR_shader_float_controls, or Vulkan 1.2 */
 } vkattn_enabled;
 
@@ -35,7 +34,6 @@ typedef struct vkattn_device_wants {
     const char *extensions[8];          /* static strings */
     VkPhysicalDeviceFeatures2 features; /* head of a pNext chain: VkDeviceCreateInfo::pNext */
     VkPhysicalDeviceBufferDeviceAddressFeatures buffer_device_address;
-    VkPhysicalDevice16BitStorageFeatures storage_16bit;
     VkPhysicalDeviceSubgroupSizeControlFeaturesEXT subgroup_size_control;
 } vkattn_device_wants;
 
@@ -56,9 +54,8 @@ enum {
     VKATTN_LIMIT_NO_ADDRESSES = 1u << 0,
     VKATTN_LIMIT_NO_DESCRIPTORS = 1u << 1,
     VKATTN_LIMIT_NO_SUBGROUPS = 1u << 2,
-    VKATTN_LIMIT_MINIMUM = 1u << 3, /* no subgroup operations, 16 KiB of shared memory, 128 invocations, words only */
-    VKATTN_LIMIT_NO_FLOAT_CONTROLS = 1u << 4,
-    VKATTN_LIMIT_NO_16BIT = 1u << 5
+    VKATTN_LIMIT_MINIMUM = 1u << 3, /* no subgroup operations, 16 KiB of shared memory, 128 invocations */
+    VKATTN_LIMIT_NO_FLOAT_CONTROLS = 1u << 4
 };
 
 /* Messages that are no errors: a feature that was left off and why. `text` is one line without a newline. */
@@ -145,8 +142,9 @@ typedef struct vkattn_buffers {
  * Returns VKATTN_OK
  *         VKATTN_INVALID  a buffer is missing, too small or misaligned, or lengths exceed the problem's; nothing was
  *                         appended.
- *         VKATTN_UNSUPPORTED  with descriptors: a tensor is larger than maxStorageBufferRange; nothing was appended.
- * Threads: any, one per cmd.
+ *         VKATTN_UNSUPPORTED  with descriptors: a tensor is larger than maxStorageBufferRange; 2^32 or more work
+ * groups; 16-bit K or V starts in mid-word and the plan holds no kernel for that; nothing was appended. Threads: any,
+ * one per cmd.
  */
 VKATTN_API vkattn_status vkattn_record_sized(const vkattn_plan *plan, VkCommandBuffer cmd,
                                              const vkattn_buffers *buffers, size_t buffers_size,

@@ -14,6 +14,7 @@ static void constants(const struct problem *problem, const struct caps *caps, co
 {
     (void)problem, (void)caps;
     values[VKA_ID_WORKGROUP] = tile->workgroup;
+    values[VKA_ID_KEYS] = tile->keys;
 }
 
 static uint32_t group_rows(const struct tile *tile)

@@ -75,7 +75,7 @@ static vkattn_status load_device(VkDevice device, struct vk_table *vk)
     return status;
 }
 
-/* The core name where the device is new enough, else the extension's. */
+/* By the extension's name, or the core one where the device is too new to have that. */
 static PFN_vkVoidFunction load_promoted(const struct vk_table *vk, VkDevice device, const char *core,
                                         const char *extension)
 {
@@ -134,9 +134,7 @@ static void chain_features(vkattn_device_wants *wants, const struct available *a
 {
     wants->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
     wants->buffer_device_address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
-    wants->storage_16bit.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
     wants->subgroup_size_control.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT;
-    chain(wants, &wants->storage_16bit);
     if (want(wants, a, VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME, VK_API_VERSION_1_2))
         chain(wants, &wants->buffer_device_address);
     if (want(wants, a, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME, VK_API_VERSION_1_3))
@@ -149,17 +147,12 @@ static void keep_features(vkattn_device_wants *wants)
     const VkBool32 addresses = wants->buffer_device_address.bufferDeviceAddress;
     const VkBool32 sizes =
         wants->subgroup_size_control.subgroupSizeControl && wants->subgroup_size_control.computeFullSubgroups;
-    const VkBool32 storage = wants->storage_16bit.storageBuffer16BitAccess;
     memset(&wants->features.features, 0, sizeof wants->features.features);
     wants->buffer_device_address.bufferDeviceAddressCaptureReplay = VK_FALSE;
     wants->buffer_device_address.bufferDeviceAddressMultiDevice = VK_FALSE;
-    wants->storage_16bit.uniformAndStorageBuffer16BitAccess = VK_FALSE;
-    wants->storage_16bit.storagePushConstant16 = VK_FALSE;
-    wants->storage_16bit.storageInputOutput16 = VK_FALSE;
     wants->subgroup_size_control.subgroupSizeControl = wants->subgroup_size_control.computeFullSubgroups = sizes;
     wants->enabled.buffer_device_address = addresses;
     wants->enabled.subgroup_size_control = sizes;
-    wants->enabled.storage_16bit = storage;
 }
 
 static vkattn_status fill_wants(const struct vk_table *vk, VkPhysicalDevice physical, const struct available *a,

@@ -876,8 +876,8 @@ Test(api, a_limited_device_is_still_right)
 {
     vkattn_context *context = gpu_open(0);
     const struct caps *all = vkattn_device_caps(context->vkattn);
-    const uint32_t limits[] = {VKATTN_LIMIT_NO_SUBGROUPS, VKATTN_LIMIT_MINIMUM,      VKATTN_LIMIT_NO_FLOAT_CONTROLS,
-                               VKATTN_LIMIT_NO_16BIT,     VKATTN_LIMIT_NO_ADDRESSES, VKATTN_LIMIT_NO_DESCRIPTORS};
+    const uint32_t limits[] = {VKATTN_LIMIT_NO_SUBGROUPS, VKATTN_LIMIT_MINIMUM, VKATTN_LIMIT_NO_FLOAT_CONTROLS,
+                               VKATTN_LIMIT_NO_ADDRESSES, VKATTN_LIMIT_NO_DESCRIPTORS};
     for (size_t i = 0; i < COUNT(limits); i++) {
         vkattn_device_info info = gpu_info(context);
         vkattn_problem p = small;
