@@ -242,7 +242,10 @@ static bool take_option(int option, const char *value, struct bench_options *opt
         options->verbose = true;
         return true;
     case OPTION_ACCESS:
-        return command_parse_access(value, &options->access);
+        if (command_parse_access(value, &options->access))
+            return true;
+        command_complain("--access is \"%s\": must be address or descriptor", value);
+        return false;
     case OPTION_ROUNDS:
         if (command_parse_integer(value, 1, MOST_ROUNDS, &number)) {
             options->rounds = (unsigned)number;

@@ -292,7 +292,10 @@ static bool take_option(int option, const char *value, struct kernels_options *o
         options->verbose = true;
         return true;
     case 'a':
-        return command_parse_access(value, &options->plan.access);
+        if (command_parse_access(value, &options->plan.access))
+            return true;
+        command_complain("--access is \"%s\": must be address or descriptor", value);
+        return false;
     default:
         return false;
     }

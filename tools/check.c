@@ -92,14 +92,6 @@ static bool bad_value(const char *option, const char *value, const char *wants)
     return false;
 }
 
-static bool parse_access(const char *text, vkattn_access *access)
-{
-    *access = strcmp(text, "address") == 0      ? VKATTN_ACCESS_ADDRESS
-              : strcmp(text, "descriptor") == 0 ? VKATTN_ACCESS_DESCRIPTOR
-                                                : VKATTN_ACCESS_AUTO;
-    return *access != VKATTN_ACCESS_AUTO;
-}
-
 static bool store_number(struct check_options *options, int option, const char *value)
 {
     int64_t number;
@@ -135,7 +127,7 @@ static bool store(struct check_options *options, int option, const char *value)
         options->problem = value;
         return true;
     case ACCESS:
-        return parse_access(value, &options->access) || bad_value("access", value, "address or descriptor");
+        return command_parse_access(value, &options->access) || bad_value("access", value, "address or descriptor");
     case LIMIT:
         options->limit_text = value;
         return parse_limits(value, &options->limits) ||

@@ -173,7 +173,5 @@ bool command_parse_access(const char *text, vkattn_access *access)
     *access = strcmp(text, "address") == 0      ? VKATTN_ACCESS_ADDRESS
               : strcmp(text, "descriptor") == 0 ? VKATTN_ACCESS_DESCRIPTOR
                                                 : VKATTN_ACCESS_AUTO;
-    if (*access == VKATTN_ACCESS_AUTO)
-        command_complain("--access is \"%s\": must be address or descriptor", text);
     return *access != VKATTN_ACCESS_AUTO;
 }

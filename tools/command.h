@@ -66,7 +66,7 @@ bool command_parse_integers(const char *text, int64_t least, int64_t most, unsig
 const char *command_type_name(vkattn_dtype type);
 bool command_parse_type(const char *text, vkattn_dtype *type);
 
-/* "address" or "descriptor"; complains and returns false otherwise. */
+/* "address" or "descriptor". */
 bool command_parse_access(const char *text, vkattn_access *access);
 
 /* "12.3 GB" and the like: a number with a decimal prefix. Returns `text`. */

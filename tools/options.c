@@ -62,10 +62,7 @@ static bool set_lse_base(struct options *options, const char *text)
 
 static bool set_access(struct options *options, const char *text)
 {
-    bool descriptor;
-    const bool ok = either(text, "address", "descriptor", &descriptor);
-    options->access = descriptor ? VKATTN_ACCESS_DESCRIPTOR : VKATTN_ACCESS_ADDRESS;
-    return ok;
+    return command_parse_access(text, &options->access);
 }
 
 static bool set_scale(struct options *options, const char *text)
