@@ -98,7 +98,6 @@ Softmax stats[ROWS];
 int row[ROWS];        // clamped to the last that sees anything
 uint part, lane, parity;
 float since[ROWS];    // product of the factors since acc was last folded
-uint unfolded;        // keys since then
 bool folded;          // at least once
 uint q_left, v_left;  // elements of Q and V rows from this part's first one on
 Member mem;
@@ -190,7 +189,6 @@ void clear_acc()
         acc[n] = vec4(0.0);
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         since[r] = 1.0;
-    unfolded = 0;
     folded = false;
 }
 
@@ -225,13 +223,6 @@ void fold(Item item, int first, uint v_first)
     folded = true;
 }
 
-void count_keys(Item item, int first, uint v_first, uint keys)
-{
-    unfolded += keys;
-    if (unfolded >= FOLD)
-        fold(item, first, v_first);
-}
-
 // acc = since sums + acc
 void unfold(Item item, int first, uint v_first)
 {
@@ -243,6 +234,22 @@ void unfold(Item item, int first, uint v_first)
                 if (4 * c < v_left)
                     acc[r * V_CHUNKS + c] = fma(load_sum(sums, c), vec4(since[r]), acc[r * V_CHUNKS + c]);
         }
+    }
+}
+
+// Where the keys from j on stop that are added up before the next fold.
+int fold_stop(int j, int keys)
+{
+    return FOLD != 0 ? min(span.end, j + keys) : span.end;
+}
+
+void fold_or_unfold(Item item, int first, uint v_first, bool more)
+{
+    if (FOLD != 0) {
+        if (more)
+            fold(item, first, v_first);
+        else if (folded)
+            unfold(item, first, v_first);
     }
 }
 
@@ -423,28 +430,26 @@ void main()
         }
         bool all_full = true;
         do {
-            all_full = all_full && span_full(span, j, int(KEYS));
-            step(k_slice, v_slice, q_first, v_first, j);
-            if (FOLD != 0)
-                count_keys(item, first, v_first, KEYS);
-            j = span_next(span, j + int(KEYS));
+            const int stop = fold_stop(j, int(FOLD));
+            do {
+                all_full = all_full && span_full(span, j, int(KEYS));
+                step(k_slice, v_slice, q_first, v_first, j);
+                j = span_next(span, j + int(KEYS));
+            } while (j < stop);
+            fold_or_unfold(item, first, v_first, j < span.end);
         } while (j < span.end);
-        if (FOLD != 0)
-            if (folded)
-                unfold(item, first, v_first);
 
         if (!all_full && is_spoilt()) {
             clear_acc();
             j = span_next(span, span.begin);
             do {
-                step_selected(k_slice, v_slice, q_first, v_first, j);
-                if (FOLD != 0)
-                    count_keys(item, first, v_first, KEYS / PV_KEYS);
-                j = span_next(span, j + 1);
+                const int stop = fold_stop(j, int(FOLD * PV_KEYS / KEYS));
+                do {
+                    step_selected(k_slice, v_slice, q_first, v_first, j);
+                    j = span_next(span, j + 1);
+                } while (j < stop);
+                fold_or_unfold(item, first, v_first, j < span.end);
             } while (j < span.end);
-            if (FOLD != 0)
-                if (folded)
-                    unfold(item, first, v_first);
         }
     }
 

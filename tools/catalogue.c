@@ -33,7 +33,7 @@ struct listing {
     unsigned char class[MOST_INSTRUCTIONS];
     unsigned count;
     unsigned blocks[MOST_BLOCKS];  /* the first instruction of BBn */
-    unsigned loop_begin, loop_end; /* the largest backward jump: [begin, end) */
+    unsigned loop_begin, loop_end; /* the largest innermost backward jump: [begin, end) */
 };
 
 static unsigned class_of(const char *instruction)
@@ -66,7 +66,10 @@ static void take_line(struct listing *listing, const char *line)
         strncmp(line, "s_cbranch", 9) == 0 || strncmp(line, "s_branch", 8) == 0 ? strstr(line, "BB") : NULL;
     listing->class[listing->count++] = (unsigned char)class;
     const unsigned begin = target ? listing->blocks[block_number(target)] : listing->count;
-    if (begin + 1 < listing->count && listing->count - begin > listing->loop_end - listing->loop_begin) {
+    const unsigned length = listing->count - begin, best = listing->loop_end - listing->loop_begin;
+    /* A loop round the one that was found adds little to it, or is another. */
+    const bool around = best > 0 && begin <= listing->loop_begin && length < 2 * best;
+    if (begin + 1 < listing->count && length > best && !around) {
         listing->loop_begin = begin;
         listing->loop_end = listing->count;
     }

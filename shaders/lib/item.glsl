@@ -18,8 +18,10 @@ bool work_item(uint heads, out Item item)
         return false;
     index += push.first;
     uint head = index / push.row_blocks;
-    // Late rows see the most keys under a causal mask: start them first.
-    item.block = push.row_blocks - 1 - (index - head * push.row_blocks);
+    // Late rows see the most keys under a causal mask, early ones the fewest: in turns from both ends, any run of groups
+    // is about as much work as another, also where a driver gives each core a run.
+    const uint turn = index - head * push.row_blocks;
+    item.block = (turn & 1) != 0 ? turn >> 1 : push.row_blocks - 1 - (turn >> 1);
     item.b = head / heads;
     item.h = head - item.b * heads;
     return true;

@@ -28,10 +28,11 @@ static const struct tile tiles[] = {
     /* 0.65; 4 keys 0.95, and compile for 1.1 to 1.5 s */
     {.classes = CPU, .max_dim = 576, .workgroup = 64, .rows = 1, .keys = 2, .qk_keys = 2, .pv_keys = 2, .split = 1},
 
-    /* d = 64: 144 registers, 7, 85%. More than 2 keys in a pass over q, or d outermost in PV, spills SGPRs: the loads
-     * of all keys are live at once */
+    /* 112 registers, 9. d = 64 in one part takes 144 to 160 (7 or 6, 80%) where nothing is folded, and 208 to 256 (4)
+     * where something is. More than 2 keys in a pass over q, or d outermost in PV, spills SGPRs: the loads of all keys
+     * are live at once */
     {.classes = AMD,
-     .max_dim = 64,
+     .max_dim = 32,
      .workgroup = 64,
      .rows = 1,
      .keys = 8,
@@ -39,7 +40,7 @@ static const struct tile tiles[] = {
      .pv_keys = 1,
      .split = 1,
      .subgroup = 32},
-    /* 160, 6, 84%; in one part 256 registers and spills */
+    /* d = 64: 96, 10, 75%; d = 128: 160, 6, 79%; in one part 256 registers and spills */
     {.classes = AMD,
      .max_dim = 128,
      .workgroup = 128,
