@@ -111,6 +111,8 @@ Test(limits, a_binding_counts_from_its_aligned_offset)
     const uint32_t keys = keys_of_range(context);
     if (!context->enabled.push_descriptor || vkattn_device_caps(context->vkattn)->offset_alignment < 8)
         cr_skip_test("the device has no push descriptors, or binds them at any word");
+    if (vkattn_device_caps(context->vkattn)->max_loop_rounds != 0)
+        cr_skip_test("the driver ends long loops early: the plan is refused");
     const vkattn_problem p = long_problem(keys);
     vkattn_plan *plan;
     vkattn_mapped k;
