@@ -48,7 +48,8 @@ struct kernel {
     const struct tile *tiles;
     uint32_t tile_count;
 
-    /* True, with a sentence in `reason`, when the kernel cannot run the problem on the device with this tile. */
+    /* True, with a sentence in `reason`, when the kernel cannot run the problem on the device with this tile. NULL: it
+     * runs any. */
     bool (*refuse)(const struct problem *, const struct caps *, const struct tile *, char reason[REASON_SIZE]);
     /* What it should cost, in a unit that compares kernels on one device. */
     double (*cost)(const struct problem *, const struct caps *, const struct tile *);

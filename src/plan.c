@@ -107,7 +107,7 @@ static void fill_step(struct step *step, const struct kernel *kernel, const stru
     step->group_rows = kernel->group_rows(tile);
 }
 
-static vkattn_status check_options(const struct caps *caps, const vkattn_options *options)
+static vkattn_status check_options(const vkattn_options *options)
 {
     const struct kernel *forced = NULL;
     for (uint32_t i = 0; options->kernel && i < vkattn_kernel_count; i++)
@@ -120,7 +120,6 @@ static vkattn_status check_options(const struct caps *caps, const vkattn_options
             forced ? forced->tile_count : 0);
     REQUIRE((int)options->access >= 0 && options->access <= VKATTN_ACCESS_DESCRIPTOR,
             "options.access is %d: not a value of its enum", (int)options->access);
-    (void)caps;
     return VKATTN_OK;
 }
 
@@ -193,8 +192,7 @@ static vkattn_status add_workspace(struct plan *plan, const struct caps *caps, e
                            " bytes; a descriptor of this device reaches %" PRIu64,
                            vkattn_tensor_names[id], bytes, caps->max_range);
     plan->workspace_offset[id] = plan->workspace_size;
-    /* The next one may be bound by a descriptor, too. */
-    const uint64_t alignment = caps->offset_alignment > 16 ? caps->offset_alignment : 16;
+    const uint64_t alignment = vkattn_workspace_alignment(caps);
     plan->workspace_size += (bytes + alignment - 1) / alignment * alignment;
     return VKATTN_OK;
 }
@@ -286,7 +284,7 @@ vkattn_status vkattn_plan_choose(const struct problem *problem, const struct cap
     report->chosen = -1;
     static const vkattn_options none = {0};
     options = options ? options : &none;
-    TRY(check_options(caps, options));
+    TRY(check_options(options));
 
     memset(plan, 0, sizeof *plan);
     plan->problem = *problem;
@@ -348,6 +346,11 @@ uint64_t vkattn_step_groups(const struct plan *plan, const struct step *step, co
     const uint64_t heads = (uint64_t)p->batch * (step->kernel->over_keys ? p->kv_heads : p->heads);
     const uint64_t blocks = vkattn_step_blocks(step, lengths);
     return blocks != 0 && heads > UINT64_MAX / blocks ? UINT64_MAX : heads * blocks;
+}
+
+uint32_t vkattn_workspace_alignment(const struct caps *caps)
+{
+    return caps->offset_alignment > 16 ? caps->offset_alignment : 16;
 }
 
 const struct step *vkattn_forward_step(const struct plan *plan)

@@ -42,6 +42,10 @@ void vkattn_plan_params(const struct plan *plan, const vkattn_lengths *lengths, 
 uint32_t vkattn_step_blocks(const struct step *step, const vkattn_lengths *lengths);
 uint64_t vkattn_step_groups(const struct plan *plan, const struct step *step, const vkattn_lengths *lengths);
 
+/* Of the workspace's offset in its buffer, and of the library's own tensors in it: a descriptor may begin there. Bytes.
+ */
+uint32_t vkattn_workspace_alignment(const struct caps *caps);
+
 /* The step that computes O. */
 const struct step *vkattn_forward_step(const struct plan *plan);
 

@@ -1,8 +1,6 @@
 /* fwd_rows: the plain path, for any device and any shape. One pipeline serves every problem. */
 #include "kernel.h"
 
-#include <stdio.h>
-
 /* Barriers are what costs a CPU driver most: many keys between two of them, few invocations that each have to be
  * resumed. On a GPU 64 invocations are one or two subgroups. Shared memory is 2 (576 + keys) words, which the minimum
  * device has. */
@@ -18,13 +16,6 @@ static const struct tile tiles[] = {
 
 extern const struct spirv vkattn_spirv_fwd_rows[2];
 extern const struct kernel vkattn_fwd_rows;
-
-static bool refuse(const struct problem *problem, const struct caps *caps, const struct tile *tile,
-                   char reason[REASON_SIZE])
-{
-    (void)problem, (void)caps, (void)tile, (void)reason;
-    return false;
-}
 
 static double cost(const struct problem *problem, const struct caps *caps, const struct tile *tile)
 {
@@ -61,7 +52,6 @@ const struct kernel vkattn_fwd_rows = {
     .p_type = VKATTN_F32,
     .tiles = tiles,
     .tile_count = sizeof tiles / sizeof *tiles,
-    .refuse = refuse,
     .cost = cost,
     .rounds = rounds,
     .constants = constants,

@@ -247,9 +247,8 @@ VkPipeline vkattn_plan_pipeline(const vkattn_plan *plan, uint32_t step)
 
 vkattn_workspace vkattn_plan_workspace(const vkattn_plan *plan)
 {
-    const uint32_t least = plan->device->caps.offset_alignment;
     return (vkattn_workspace){.size = plan->plan.workspace_size,
-                              .alignment = least > 16 ? least : 16,
+                              .alignment = vkattn_workspace_alignment(&plan->device->caps),
                               .usage = vkattn_plan_usage(plan) | VK_BUFFER_USAGE_TRANSFER_DST_BIT};
 }
 

@@ -57,9 +57,7 @@ static vkattn_status check_workspace(const struct call *call)
 {
     const struct plan *plan = call->plan;
     const vkattn_buffer *w = &call->workspace;
-    const VkDeviceSize least = call->device->caps.offset_alignment;
-    const VkDeviceSize alignment = least > 16 ? least : 16;
-    REQUIRE(w->buffer || (plan->addresses && w->address), "buffers.workspace.buffer is VK_NULL_HANDLE");
+    const VkDeviceSize alignment = vkattn_workspace_alignment(&call->device->caps);
     REQUIRE(w->buffer, "buffers.workspace.buffer is VK_NULL_HANDLE: vkCmdUpdateBuffer needs it");
     REQUIRE(w->size >= plan->workspace_size, "buffers.workspace.size is %" PRIu64 ": the plan needs %" PRIu64, w->size,
             plan->workspace_size);
