@@ -260,6 +260,8 @@ static void apply_limits(struct caps *caps, uint32_t limits)
         caps->descriptors = false;
     if (limits & VKATTN_LIMIT_NO_FLOAT_CONTROLS)
         caps->float_controls = false;
+    if (limits & VKATTN_LIMIT_UNKNOWN_GPU)
+        caps->device_class = CLASS_UNKNOWN;
 }
 
 /* VK_KHR_driver_properties need not be enabled to be asked. A driver without it has no known fault. */
