@@ -1,5 +1,5 @@
 #version 450
-// fwd_tile: attention forward without matrix units; one query row per invocation (or ROWS of them).
+// fwd_tile: attention forward without matrix units; one query row per invocation.
 //
 //   q, acc in registers
 //   for each step of KEYS keys that some row of the work group can see:
@@ -32,7 +32,6 @@ layout(constant_id = VKA_ID_DIM_V) const uint DV = 64;
 layout(constant_id = VKA_ID_Q_TYPE) const uint Q_TYPE = VKA_TYPE_F32;
 layout(constant_id = VKA_ID_KV_TYPE) const uint KV_TYPE = VKA_TYPE_F32;
 layout(constant_id = VKA_ID_O_TYPE) const uint O_TYPE = VKA_TYPE_F32;
-layout(constant_id = VKA_ID_ROWS) const uint ROWS = 1;
 layout(constant_id = VKA_ID_KEYS) const uint KEYS = 8; // a multiple of 4 when SPLIT > 1
 layout(constant_id = VKA_ID_QK_KEYS) const uint QK_KEYS = 8;
 layout(constant_id = VKA_ID_PV_KEYS) const uint PV_KEYS = 8;
@@ -41,8 +40,7 @@ layout(constant_id = VKA_ID_SUBGROUP) const uint SUBGROUP = 0;
 layout(constant_id = VKA_ID_UNPACKED) const uint UNPACKED = 0;
 layout(constant_id = VKA_ID_FOLD) const uint FOLD = 0;
 
-const uint LANES = WORKGROUP / SPLIT;        // invocations that hold different rows
-const uint BLOCK_ROWS = LANES * ROWS;        // of the work group
+const uint BLOCK_ROWS = WORKGROUP / SPLIT; // of the work group: one to an invocation of each part
 const uint Q_CHUNKS = ((D + 3) / 4 + SPLIT - 1) / SPLIT; // of one part of a row
 const uint V_CHUNKS = ((DV + 3) / 4 + SPLIT - 1) / SPLIT;
 const uint KEY_CHUNKS = (KEYS + 3) / 4;
@@ -94,24 +92,36 @@ vec4 load_v(Slice row, uint c, uint n, bool whole, bool more)
 shared vec4 exchange[SPLIT > 1 ? 2 * SPLIT * KEY_CHUNKS * BLOCK_ROWS : 1];
 shared bool spoilt;
 
-vec4 q[ROWS * Q_CHUNKS], acc[ROWS * V_CHUNKS];
-float s[ROWS * KEYS]; // scores of the step, then p
-float factor[ROWS];   // of acc in this step
-Softmax stats[ROWS];
-int row[ROWS];        // clamped to the last that sees anything
+vec4 q[Q_CHUNKS], acc[V_CHUNKS];
+float s[KEYS];  // scores of the step, then p
+Slice keys[KEYS]; // rows of K, then of V
+float factor;   // of acc in this step
+Softmax stats;
+int row;        // clamped to the last that sees anything
 uint part, lane, parity;
-float since[ROWS];    // product of the factors since acc was last folded
-bool folded;          // at least once
-uvec4 largest;        // exponents of what was folded
+float since;    // product of the factors since acc was last folded
+bool folded;    // at least once
+uvec4 largest;  // exponents of what was folded
 uint q_left, v_left;  // elements of Q and V rows from this part's first one on
 Member mem;
 Span span;
 
-// Chunk c of this part of a row. What is known of its end is constant except in the last part of an uneven split; where all
-// chunks are whole it is so before loops are unrolled, which a driver's compiler is glad of.
-const uint LAST_Q = (SPLIT - 1) * Q_CHUNKS, LAST_V = (SPLIT - 1) * V_CHUNKS;
-#define CHUNK_OF(load, slice, c, left, last, dim) \
-    load(slice, c, left, dim % (4 * SPLIT) == 0 || (last + (c)) * 4 + 4 <= dim, (last + (c)) * 4 + 5 <= dim)
+// Chunks of a part that lie inside the row and are not its last, in every part, and whether the others are whole. Loops over
+// chunks are in two, so that what is known of a chunk's end is constant before a driver unrolls them: with a test in each
+// chunk llvmpipe took 2 GB and 6 s to compile a head of 375.
+const uint Q_LAST = (SPLIT - 1) * Q_CHUNKS, V_LAST = (SPLIT - 1) * V_CHUNKS;
+const uint Q_INNER = (D + 3) / 4 > Q_LAST + 1 ? (D + 3) / 4 - 1 - Q_LAST : 0;
+const uint V_INNER = (DV + 3) / 4 > V_LAST + 1 ? (DV + 3) / 4 - 1 - V_LAST : 0;
+const bool Q_WHOLE = D % (4 * SPLIT) == 0, V_WHOLE = DV % (4 * SPLIT) == 0;
+
+// EACH_CHUNK(V, f): f(c, inner) for all chunks of a part
+#define EACH_CHUNK(PART, CALL) \
+    { \
+        [[unroll]] for (uint c = 0; c < PART##_INNER; c++) \
+            CALL(c, true); \
+        [[unroll]] for (uint c = 0; c < PART##_CHUNKS - PART##_INNER; c++) \
+            CALL(PART##_INNER + c, false); \
+    }
 
 float dot_onto(vec4 a, vec4 b, float c)
 {
@@ -124,29 +134,26 @@ float dot_onto(vec4 a, vec4 b, float c)
 void join_parts(uint n)
 {
     const uint base = parity * (SPLIT * KEY_CHUNKS * BLOCK_ROWS);
-    [[unroll]] for (uint r = 0; r < ROWS; r++)
-        [[unroll]] for (uint k = 0; k < n; k += 4)
-            exchange[base + ((part * KEY_CHUNKS + k / 4) * ROWS + r) * LANES + lane] =
-                n == 1 ? vec4(s[r * KEYS]) : vec4(s[r * KEYS + k], s[r * KEYS + k + 1], s[r * KEYS + k + 2],
-                                                  s[r * KEYS + k + 3]);
+    [[unroll]] for (uint k = 0; k < n; k += 4)
+        exchange[base + (part * KEY_CHUNKS + k / 4) * BLOCK_ROWS + lane] =
+            n == 1 ? vec4(s[k]) : vec4(s[k], s[k + 1], s[k + 2], s[k + 3]);
     barrier();
-    [[unroll]] for (uint r = 0; r < ROWS; r++)
-        [[unroll]] for (uint k = 0; k < n; k += 4) {
-            vec4 sum = exchange[base + (k / 4 * ROWS + r) * LANES + lane];
-            [[unroll]] for (uint x = 1; x < SPLIT; x++)
-                sum += exchange[base + ((x * KEY_CHUNKS + k / 4) * ROWS + r) * LANES + lane];
-            s[r * KEYS + k] = sum.x;
-            if (n > 1) {
-                s[r * KEYS + k + 1] = sum.y;
-                s[r * KEYS + k + 2] = sum.z;
-                s[r * KEYS + k + 3] = sum.w;
-            }
+    [[unroll]] for (uint k = 0; k < n; k += 4) {
+        vec4 sum = exchange[base + k / 4 * BLOCK_ROWS + lane];
+        [[unroll]] for (uint x = 1; x < SPLIT; x++)
+            sum += exchange[base + (x * KEY_CHUNKS + k / 4) * BLOCK_ROWS + lane];
+        s[k] = sum.x;
+        if (n > 1) {
+            s[k + 1] = sum.y;
+            s[k + 2] = sum.z;
+            s[k + 3] = sum.w;
         }
+    }
     parity ^= 1;
 }
 
-// Softmax of row r over the scores of keys j .. j + KEYS - 1; leaves p in s. `partial`: some may not be seen.
-void update(uint r, int j, bool partial)
+// Softmax over the scores of keys j .. j + KEYS - 1; leaves p in s. `partial`: some may not be seen.
+void update(int j, bool partial)
 {
     bool seen[KEYS];
     bool any = !partial;
@@ -157,42 +164,41 @@ void update(uint r, int j, bool partial)
         if (partial) {
             // Every lane reads inside the tensors, whatever it holds.
             const int key = min(j + int(k), span.end - 1);
-            const bool inside = j + int(k) < span.end, shown = visible(mem, row[r], key, bias);
+            const bool inside = j + int(k) < span.end, shown = visible(mem, row, key, bias);
             seen[k] = shown && inside;
             any = any || seen[k];
         }
-        float x = finish_score(s[r * KEYS + k], bias);
+        float x = finish_score(s[k], bias);
         x = mix(negative_infinity(), x, seen[k]);
-        s[r * KEYS + k] = x;
+        s[k] = x;
         largest = max(largest, x);
     }
-    const float last_m = stats[r].m;
-    stats[r].m = any ? max(last_m, largest) : last_m;
-    const float base = exponent_base(stats[r]);
-    factor[r] = exp_difference(last_m, base);
+    const float last_m = stats.m;
+    stats.m = any ? max(last_m, largest) : last_m;
+    const float base = exponent_base(stats);
+    factor = exp_difference(last_m, base);
     float sum = 0.0, test = 0.0;
     [[unroll]] for (uint k = 0; k < KEYS; k++) {
         // At most 0, or NaN where the score is NaN or +inf, which max() and exp() may hide.
-        float x = s[r * KEYS + k] - base;
+        float x = s[k] - base;
         x = mix(0.0, x, seen[k]);
         test += x;
         float p = exp(x);
         p = mix(0.0, p, seen[k]);
-        s[r * KEYS + k] = p;
+        s[k] = p;
         sum += p;
     }
     const bool poison = is_nan(test);
-    stats[r].poison = stats[r].poison || poison;
-    stats[r].seen = stats[r].seen || any;
-    softmax_add(stats[r], factor[r], sum);
+    stats.poison = stats.poison || poison;
+    stats.seen = stats.seen || any;
+    softmax_add(stats, factor, sum);
 }
 
 void clear_acc()
 {
-    [[unroll]] for (uint n = 0; n < ROWS * V_CHUNKS; n++)
-        acc[n] = vec4(0.0);
-    [[unroll]] for (uint r = 0; r < ROWS; r++)
-        since[r] = 1.0;
+    [[unroll]] for (uint c = 0; c < V_CHUNKS; c++)
+        acc[c] = vec4(0.0);
+    since = 1.0;
     folded = false;
 }
 
@@ -207,39 +213,34 @@ vec4 load_sum(Slice sums, uint c)
     return uintBitsToFloat(LOAD_OUTPUT_QUAD(SUMS, sums, c));
 }
 
-// sums = since sums + acc, acc = 0. Only the invocation itself reads what it wrote.
-void fold(Item item, int first, uint v_first)
+void fold_chunk(Slice sums, uint c, bool store)
 {
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const int i = first + int(r * LANES + lane);
-        if (i < int(PARAMS.len_q)) {
-            const Slice sums = sums_of(item, i, v_first);
-            [[unroll]] for (uint c = 0; c < V_CHUNKS; c++)
-                if (4 * c < v_left) {
-                    vec4 x = acc[r * V_CHUNKS + c];
-                    if (folded)
-                        x = fma(load_sum(sums, c), vec4(since[r]), x);
-                    largest = max(largest, floatBitsToUint(x) & INFINITY_BITS);
-                    STORE_QUAD(SUMS, sums, c, floatBitsToUint(x));
-                }
-        }
+    // The last part of an uneven split may have fewer chunks. The test is in all of them, since without it RADV has the
+    // loads of all chunks in flight, for 48 more registers.
+    if (SPLIT > 1 && 4 * c >= v_left)
+        return;
+    vec4 x = acc[c];
+    if (folded)
+        x = fma(load_sum(sums, c), vec4(since), x);
+    acc[c] = x;
+    if (store) {
+        largest = max(largest, floatBitsToUint(x) & INFINITY_BITS);
+        STORE_QUAD(SUMS, sums, c, floatBitsToUint(x));
+        acc[c] = vec4(0.0);
     }
-    clear_acc();
-    folded = true;
 }
 
-// acc = since sums + acc
-void unfold(Item item, int first, uint v_first)
+// sums = since sums + acc, acc = 0; or, not to `store`, acc = since sums + acc. Only the invocation itself reads what it
+// wrote.
+void fold(Item item, int i, uint v_first, bool store)
 {
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const int i = first + int(r * LANES + lane);
-        if (i < int(PARAMS.len_q)) {
-            const Slice sums = sums_of(item, i, v_first);
-            [[unroll]] for (uint c = 0; c < V_CHUNKS; c++)
-                if (4 * c < v_left)
-                    acc[r * V_CHUNKS + c] = fma(load_sum(sums, c), vec4(since[r]), acc[r * V_CHUNKS + c]);
-        }
+    const Slice sums = sums_of(item, i, v_first);
+    if (i < int(PARAMS.len_q)) {
+        [[unroll]] for (uint c = 0; c < V_CHUNKS; c++)
+            fold_chunk(sums, c, store);
     }
+    since = 1.0;
+    folded = true;
 }
 
 // Where the keys from j on stop that are added up before the next fold.
@@ -248,71 +249,77 @@ int fold_stop(int j, int keys)
     return FOLD != 0 ? min(span.end, j + keys) : span.end;
 }
 
-void fold_or_unfold(Item item, int first, uint v_first, bool more)
+void end_of_fold(Item item, int i, uint v_first, bool more)
 {
     if (FOLD != 0) {
         if (more || STORE_FROM_SUMS)
-            fold(item, first, v_first);
+            fold(item, i, v_first, true);
         else if (folded)
-            unfold(item, first, v_first);
+            fold(item, i, v_first, false);
     }
 }
 
-// One step of KEYS keys from j on. Keys past the last one that somebody sees are read as that one: an address beyond it
-// may be anybody's.
-void step(Slice k_slice, Slice v_slice, uint q_first, uint v_first, int j)
+// Bases of rows j .. j + KEYS - 1 into keys. Past the last one that somebody sees, that one again: an address beyond it may
+// be anybody's.
+void point_keys(Slice slice, uint tensor, uint first, int j)
 {
-    Slice keys[KEYS];
     [[unroll]] for (uint k = 0; k < KEYS; k++) {
         const uint key = uint(min(j + int(k), span.end - 1));
-        keys[k] = slice_at(k_slice, key * PARAMS.tensors[K_TENSOR].row_stride + q_first, type_log2(KEY_TYPE));
-        [[unroll]] for (uint r = 0; r < ROWS; r++)
-            s[r * KEYS + k] = 0.0;
+        keys[k] = slice_at(slice, key * PARAMS.tensors[tensor].row_stride + first, type_log2(KEY_TYPE));
     }
-    [[unroll]] for (uint g = 0; g < KEYS / QK_KEYS; g++)
-        [[unroll]] for (uint c = 0; c < Q_CHUNKS; c++)
-            [[unroll]] for (uint y = 0; y < QK_KEYS; y++) {
-                const uint k = g * QK_KEYS + y;
-                const vec4 x = CHUNK_OF(load_k, keys[k], c, q_left, LAST_Q, D);
-                [[unroll]] for (uint r = 0; r < ROWS; r++)
-                    s[r * KEYS + k] = dot_onto(q[r * Q_CHUNKS + c], x, s[r * KEYS + k]);
-            }
+}
+
+void score_chunk(uint group, uint c, bool inner)
+{
+    [[unroll]] for (uint y = 0; y < QK_KEYS; y++) {
+        const uint k = group * QK_KEYS + y;
+        s[k] = dot_onto(q[c], load_k(keys[k], c, q_left, inner || Q_WHOLE, inner), s[k]);
+    }
+}
+
+// The keys of a pass are added up first: a long sum loses bits with every addition to it.
+void value_chunk(uint group, uint c, bool inner)
+{
+    vec4 sum;
+    [[unroll]] for (uint y = 0; y < PV_KEYS; y++) {
+        const uint k = group * PV_KEYS + y;
+        const vec4 x = load_v(keys[k], c, v_left, inner || V_WHOLE, inner);
+        const vec4 scaled = group == 0 ? acc[c] * factor : acc[c];
+        const vec4 p = vec4(s[k]);
+        sum = PV_KEYS == 1 ? fma(p, x, scaled) : y == 0 ? p * x : fma(p, x, sum);
+    }
+    const vec4 whole = group == 0 ? fma(acc[c], vec4(factor), sum) : acc[c] + sum;
+    acc[c] = PV_KEYS == 1 ? sum : whole;
+}
+
+// One step of KEYS keys from j on.
+void step(Slice k_slice, Slice v_slice, uint q_first, uint v_first, int j)
+{
+    point_keys(k_slice, K_TENSOR, q_first, j);
+    [[unroll]] for (uint k = 0; k < KEYS; k++)
+        s[k] = 0.0;
+    [[unroll]] for (uint group = 0; group < KEYS / QK_KEYS; group++)
+#define SCORE_CHUNK(c, inner) score_chunk(group, c, inner)
+        EACH_CHUNK(Q, SCORE_CHUNK)
     if (SPLIT > 1)
         join_parts(KEYS);
 
-    const bool full = span_full(span, j, int(KEYS));
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        if (full)
-            update(r, j, false);
-        else
-            update(r, j, true);
-    }
+    if (span_full(span, j, int(KEYS)))
+        update(j, false);
+    else
+        update(j, true);
 
-    [[unroll]] for (uint k = 0; k < KEYS; k++) {
-        const uint key = uint(min(j + int(k), span.end - 1));
-        keys[k] = slice_at(v_slice, key * PARAMS.tensors[V_TENSOR].row_stride + v_first, type_log2(KEY_TYPE));
-    }
-    [[unroll]] for (uint g = 0; g < KEYS / PV_KEYS; g++)
-        [[unroll]] for (uint c = 0; c < V_CHUNKS; c++) {
-            // The keys of a pass are added up first: a long sum loses bits with every addition to it.
-            vec4 sum[ROWS];
-            [[unroll]] for (uint y = 0; y < PV_KEYS; y++) {
-                const uint k = g * PV_KEYS + y;
-                const vec4 x = CHUNK_OF(load_v, keys[k], c, v_left, LAST_V, DV);
-                [[unroll]] for (uint r = 0; r < ROWS; r++) {
-                    const vec4 scaled = g == 0 ? acc[r * V_CHUNKS + c] * factor[r] : acc[r * V_CHUNKS + c];
-                    const vec4 p = vec4(s[r * KEYS + k]);
-                    sum[r] = PV_KEYS == 1 ? fma(p, x, scaled) : y == 0 ? p * x : fma(p, x, sum[r]);
-                }
-            }
-            [[unroll]] for (uint r = 0; r < ROWS; r++) {
-                const vec4 whole = g == 0 ? fma(acc[r * V_CHUNKS + c], vec4(factor[r]), sum[r])
-                                          : acc[r * V_CHUNKS + c] + sum[r];
-                acc[r * V_CHUNKS + c] = PV_KEYS == 1 ? sum[r] : whole;
-            }
-        }
-    [[unroll]] for (uint r = 0; r < ROWS; r++)
-        since[r] *= factor[r];
+    point_keys(v_slice, V_TENSOR, v_first, j);
+    [[unroll]] for (uint group = 0; group < KEYS / PV_KEYS; group++)
+#define VALUE_CHUNK(c, inner) value_chunk(group, c, inner)
+        EACH_CHUNK(V, VALUE_CHUNK)
+    since *= factor;
+}
+
+void select_value_chunk(Slice value, uint c, bool inner, bool seen)
+{
+    const vec4 sum = fma(vec4(s[0]), load_v(value, c, v_left, inner || V_WHOLE, inner), acc[c]);
+    acc[c] = mix(acc[c], sum, bvec4(seen));
 }
 
 // One key of the second pass, whose V is selected away where it is not seen. m and l stand: they do not depend on V.
@@ -320,39 +327,25 @@ void step_selected(Slice k_slice, Slice v_slice, uint q_first, uint v_first, int
 {
     const Slice key = slice_at(k_slice, uint(j) * PARAMS.tensors[K_TENSOR].row_stride + q_first, type_log2(KEY_TYPE));
     // Four chains: one chain of as many multiply-adds as the head is wide compiles for seconds on llvmpipe.
-    vec4 dot[ROWS];
-    [[unroll]] for (uint r = 0; r < ROWS; r++)
-        dot[r] = vec4(0.0);
-    [[unroll]] for (uint c = 0; c < Q_CHUNKS; c++) {
-        const vec4 x = CHUNK_OF(load_k, key, c, q_left, LAST_Q, D);
-        [[unroll]] for (uint r = 0; r < ROWS; r++)
-            dot[r] = fma(q[r * Q_CHUNKS + c], x, dot[r]);
-    }
-    [[unroll]] for (uint r = 0; r < ROWS; r++)
-        s[r * KEYS] = (dot[r].x + dot[r].y) + (dot[r].z + dot[r].w);
+    vec4 dot = vec4(0.0);
+#define DOT_CHUNK(c, inner) dot = fma(q[c], load_k(key, c, q_left, inner || Q_WHOLE, inner), dot)
+    EACH_CHUNK(Q, DOT_CHUNK)
+    s[0] = (dot.x + dot.y) + (dot.z + dot.w);
     if (SPLIT > 1)
         join_parts(1);
-    bool seen[ROWS];
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        float bias;
-        seen[r] = visible(mem, row[r], j, bias);
-        s[r * KEYS] = exp(finish_score(s[r * KEYS], bias) - exponent_base(stats[r]));
-    }
+    float bias;
+    const bool seen = visible(mem, row, j, bias);
+    s[0] = exp(finish_score(s[0], bias) - exponent_base(stats));
     const Slice value = slice_at(v_slice, uint(j) * PARAMS.tensors[V_TENSOR].row_stride + v_first, type_log2(KEY_TYPE));
-    [[unroll]] for (uint c = 0; c < V_CHUNKS; c++) {
-        const vec4 x = CHUNK_OF(load_v, value, c, v_left, LAST_V, DV);
-        [[unroll]] for (uint r = 0; r < ROWS; r++) {
-            const vec4 sum = fma(vec4(s[r * KEYS]), x, acc[r * V_CHUNKS + c]);
-            acc[r * V_CHUNKS + c] = mix(acc[r * V_CHUNKS + c], sum, bvec4(seen[r]));
-        }
-    }
+#define SELECT_CHUNK(c, inner) select_value_chunk(value, c, inner, seen)
+    EACH_CHUNK(V, SELECT_CHUNK)
 }
 
-// Whether a row's accumulator holds what is not finite. With parts, all agree: there are barriers in what follows.
+// Whether the row's accumulator holds what is not finite. With parts, all agree: there are barriers in what follows.
 bool is_spoilt()
 {
-    [[unroll]] for (uint n = 0; n < ROWS * V_CHUNKS; n++)
-        largest = max(largest, floatBitsToUint(acc[n]) & INFINITY_BITS);
+    [[unroll]] for (uint c = 0; c < V_CHUNKS; c++)
+        largest = max(largest, floatBitsToUint(acc[c]) & INFINITY_BITS);
     bool found = any(equal(largest, uvec4(INFINITY_BITS)));
     if (SPLIT > 1) {
         if (found)
@@ -364,42 +357,48 @@ bool is_spoilt()
 }
 
 // mix() is a select; glslang makes a branch of ?: here, and there are as many as chunks.
-void store_chunk(Slice o, uint r, uint c, uint n, vec4 x)
+void store_chunk(Slice o, uint c, bool inner, vec4 x)
 {
-    x = mix(vec4(0.0), x, bvec4(stats[r].seen));
-    x = mix(x, uintBitsToFloat(uvec4(NAN_BITS)), bvec4(softmax_is_nan(stats[r])));
-    store_o(o, c, n, x);
+    x = mix(vec4(0.0), x, bvec4(stats.seen));
+    x = mix(x, uintBitsToFloat(uvec4(NAN_BITS)), bvec4(softmax_is_nan(stats)));
+    store_o(o, c, min(v_left, 4 * V_CHUNKS), inner || V_WHOLE, x); // the next part stores the rest
 }
 
-void finish(Item item, uint r, int i, uint v_first)
+void finish(Item item, int i, uint v_first)
 {
     float scale = 1.0;
     if (i >= mem.len_q)
-        stats[r] = softmax_empty();
+        stats = softmax_empty();
     if ((PARAMS.features & VKA_SINKS_ON) != 0)
-        scale = softmax_sink(stats[r], uintBitsToFloat(LOAD_WORD(SINKS, tensor_slice(VKA_SINKS, 0, item.h, 5), 0)));
-    scale *= softmax_inverse(stats[r]);
+        scale = softmax_sink(stats, uintBitsToFloat(LOAD_WORD(SINKS, tensor_slice(VKA_SINKS, 0, item.h, 5), 0)));
+    scale *= softmax_inverse(stats);
 
     const uint log2_bits = type_log2(O_TYPE);
     const Slice o = slice_at(tensor_slice(VKA_O, item.b, item.h, log2_bits),
                              uint(i) * PARAMS.tensors[VKA_O].row_stride + v_first, log2_bits);
-    const uint v_own = min(v_left, 4 * V_CHUNKS); // the next part stores the rest
-    const Slice sums = sums_of(item, i, v_first);
     if (STORE_FROM_SUMS) {
+        const Slice sums = sums_of(item, i, v_first);
         uint c = 0;
         do {
-            if (4 * c < v_own)
-                store_chunk(o, r, c, v_own, load_sum(sums, c) * scale);
+            if (4 * c < v_left)
+                store_chunk(o, c, false, load_sum(sums, c) * scale);
             c++;
         } while (c < V_CHUNKS);
     } else {
-        [[unroll]] for (uint c = 0; c < V_CHUNKS; c++)
-            store_chunk(o, r, c, v_own, acc[r * V_CHUNKS + c] * scale);
+#define STORE_CHUNK(c, inner) store_chunk(o, c, inner, acc[c] * scale)
+        EACH_CHUNK(V, STORE_CHUNK)
     }
-    store_o_edges(o, v_own);
+    store_o_edges(o, min(v_left, 4 * V_CHUNKS));
     if (part == 0 && (PARAMS.features & VKA_LSE_ON) != 0)
         STORE_WORD(LSE, tensor_slice(VKA_LSE, item.b, item.h, 5), uint(i) * PARAMS.tensors[VKA_LSE].row_stride,
-                   floatBitsToUint(softmax_lse(stats[r])));
+                   floatBitsToUint(softmax_lse(stats)));
+}
+
+void load_query(Slice q_slice, uint q_first)
+{
+    const Slice q_row = slice_at(q_slice, uint(row) * PARAMS.tensors[VKA_Q].row_stride + q_first, type_log2(Q_TYPE));
+#define QUERY_CHUNK(c, inner) q[c] = PARAMS.scale * load_q(q_row, c, q_left, inner || Q_WHOLE, inner)
+    EACH_CHUNK(Q, QUERY_CHUNK)
 }
 
 void main()
@@ -415,11 +414,11 @@ void main()
     lane = gl_LocalInvocationIndex;
     if (SPLIT > 1) {
         if (SUBGROUP != 0) {
-            part = gl_SubgroupID / (LANES / SUBGROUP);
-            lane = gl_SubgroupID % (LANES / SUBGROUP) * SUBGROUP + gl_SubgroupInvocationID;
+            part = gl_SubgroupID / (BLOCK_ROWS / SUBGROUP);
+            lane = gl_SubgroupID % (BLOCK_ROWS / SUBGROUP) * SUBGROUP + gl_SubgroupInvocationID;
         } else {
-            part = gl_LocalInvocationIndex / LANES;
-            lane = gl_LocalInvocationIndex % LANES;
+            part = gl_LocalInvocationIndex / BLOCK_ROWS;
+            lane = gl_LocalInvocationIndex % BLOCK_ROWS;
         }
         if (gl_LocalInvocationIndex == 0)
             spoilt = false;
@@ -432,24 +431,18 @@ void main()
     const Slice q_slice = tensor_slice(VKA_Q, item.b, item.h, type_log2(Q_TYPE));
     const Slice k_slice = tensor_slice(K_TENSOR, item.b, kv_head(item), type_log2(KEY_TYPE));
     const Slice v_slice = tensor_slice(V_TENSOR, item.b, kv_head(item), type_log2(KEY_TYPE));
-    const int first = int(item.block * BLOCK_ROWS);
+    const int first = int(item.block * BLOCK_ROWS), i = first + int(lane);
     span = key_span(mem, first, first + int(BLOCK_ROWS) - 1);
     clear_acc();
     largest = uvec4(0);
-    [[unroll]] for (uint r = 0; r < ROWS; r++)
-        stats[r] = softmax_empty();
+    stats = softmax_empty();
 
     // Bottom-tested loops: llvmpipe runs the body of a top-tested one once more with no lane active, and does its uniform
     // loads.
     int j = span_next(span, span.begin);
     if (j < span.end) {
-        [[unroll]] for (uint r = 0; r < ROWS; r++) {
-            row[r] = min(first + int(r * LANES + lane), mem.len_q - 1);
-            const Slice q_row = slice_at(q_slice, uint(row[r]) * PARAMS.tensors[VKA_Q].row_stride + q_first,
-                                         type_log2(Q_TYPE));
-            [[unroll]] for (uint c = 0; c < Q_CHUNKS; c++)
-                q[r * Q_CHUNKS + c] = PARAMS.scale * CHUNK_OF(load_q, q_row, c, q_left, LAST_Q, D);
-        }
+        row = min(i, mem.len_q - 1);
+        load_query(q_slice, q_first);
         bool all_full = true;
         do {
             const int stop = fold_stop(j, int(FOLD));
@@ -458,7 +451,7 @@ void main()
                 step(k_slice, v_slice, q_first, v_first, j);
                 j = span_next(span, j + int(KEYS));
             } while (j < stop);
-            fold_or_unfold(item, first, v_first, j < span.end);
+            end_of_fold(item, i, v_first, j < span.end);
         } while (j < span.end);
 
         if (!all_full && is_spoilt()) {
@@ -470,14 +463,11 @@ void main()
                     step_selected(k_slice, v_slice, q_first, v_first, j);
                     j = span_next(span, j + 1);
                 } while (j < stop);
-                fold_or_unfold(item, first, v_first, j < span.end);
+                end_of_fold(item, i, v_first, j < span.end);
             } while (j < span.end);
         }
     }
 
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const int i = first + int(r * LANES + lane);
-        if (i < int(PARAMS.len_q))
-            finish(item, r, i, v_first);
-    }
+    if (i < int(PARAMS.len_q))
+        finish(item, i, v_first);
 }

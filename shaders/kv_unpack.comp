@@ -31,7 +31,7 @@ DEFINE_CHUNK_STORE(store_v, V_COPY, VKA_TYPE_F32)
             vec4 x = vec4(0.0); \
             if (used) \
                 x = load(source, c, dim, false, false); \
-            store(target, c, 4 * c + 4, x); \
+            store(target, c, 4 * c + 4, true, x); \
         } \
     }
 

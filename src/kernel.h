@@ -19,6 +19,7 @@ struct spirv {
 /* One row of a tile table: numbers, with the measurement or the reasoning behind them in a comment beside the row. */
 struct tile {
     uint32_t classes;   /* bit n: for enum device_class n */
+    bool addresses;     /* only where tensors are reached by address */
     uint32_t max_dim;   /* the larger of dim_qk and dim_v that it is for */
     uint32_t workgroup; /* invocations */
     uint32_t rows;      /* query rows of one invocation */

@@ -37,11 +37,13 @@ static bool refuse_access(const struct problem *p, const struct caps *caps, bool
     return false;
 }
 
-/* Tiles are tried where their class, head width and subgroup size fit, or where the caller asks for one by number. */
+/* Tiles are tried where their class, access, head width and subgroup size fit, or where the caller asks for one by
+ * number. */
 static bool offers(const struct tile *tile, const struct problem *p, const struct caps *caps)
 {
     const uint32_t dim = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
-    return (tile->classes >> caps->device_class & 1) && dim <= tile->max_dim && vkattn_gives_subgroup(caps, tile);
+    return (tile->classes >> caps->device_class & 1) && (caps->addresses || !tile->addresses) && dim <= tile->max_dim &&
+           vkattn_gives_subgroup(caps, tile);
 }
 
 /* Some drivers leave an invocation after so many rounds of its loops, without a word. */
@@ -299,9 +301,12 @@ vkattn_status vkattn_plan_choose(const struct problem *problem, const struct cap
     plan->problem = *problem;
     plan->problem.mid_word_starts = options->mid_word_starts != 0;
     plan->addresses = prefer_addresses(caps, options);
+    /* From here on caps->addresses says that this plan reaches tensors by address. */
+    struct caps used = *caps;
+    used.addresses = caps->addresses && plan->addresses;
     plan->workspace_size = PARAMS_SIZE;
     plan->max_work = options->max_work;
-    choose_forward(plan, caps, options, report);
+    choose_forward(plan, &used, options, report);
     fill_report(problem, report);
     if (report->chosen < 0)
         return no_kernel(options, report);

@@ -63,15 +63,16 @@ vec4 decode_words(uint type, uint a, uint b)
         return decode_words(TYPE, a, b); \
     }
 
-// Defines void NAME(row, c, n, x), which stores chunk c of the n elements that begin at `row`, and void NAME_edges(row, n)
+// Defines void NAME(row, c, n, whole, x), which stores chunk c of the n elements that begin at `row`; `whole`, a constant, says
+// that 4c + 4 <= n is known. And void NAME_edges(row, n)
 // for after the last chunk; chunks come in order. Words that lie inside the row are stored whole. Of a 16-bit type the
 // row's first and last element may share their word with a neighbour: edges stores those halves alone.
 #define DEFINE_CHUNK_STORE(NAME, TENSOR, TYPE) \
     uint NAME##_carry, NAME##_first, NAME##_last; /* encoded: the element before the chunk, the row's first and last */ \
-    void NAME(Slice row, uint c, uint n, vec4 x) \
+    void NAME(Slice row, uint c, uint n, bool whole, vec4 x) \
     { \
         if (TYPE == VKA_TYPE_F32) { \
-            if (4 * c + 4 <= n) { \
+            if (whole || 4 * c + 4 <= n) { \
                 STORE_QUAD(TENSOR, row, c, floatBitsToUint(x)); \
             } else { \
                 if (4 * c < n) \

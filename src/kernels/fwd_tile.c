@@ -15,16 +15,47 @@
  * RADV's compiler on null devices (Mesa 25.0.7, navi21: vector registers, subgroups per SIMD, share of multiply-adds);
  * the rest by reasoning. docs/tuning.md has what was tried. */
 static const struct tile tiles[] = {
-    /* 0.03 whatever the tile; 8 keys compile for 12 s at d = 64, one for 1 s */
-    {.classes = CPU_OLD, .max_dim = 576, .workgroup = 64, .rows = 1, .keys = 1, .qk_keys = 1, .pv_keys = 1, .split = 1},
-
     /* 1.34; 16 keys 1.11, 8 keys 1.15 */
-    {.classes = CPU, .max_dim = 32, .workgroup = 64, .rows = 1, .keys = 12, .qk_keys = 12, .pv_keys = 12, .split = 1},
+    {.classes = CPU,
+     .addresses = true,
+     .max_dim = 32,
+     .workgroup = 64,
+     .rows = 1,
+     .keys = 12,
+     .qk_keys = 12,
+     .pv_keys = 12,
+     .split = 1},
     /* d = 64: 1.45; d = 128: 1.25; d = 256: 1.16; d = 384: 1.10. Two rows an invocation: 0.98, the body leaves the op
      * cache */
-    {.classes = CPU, .max_dim = 384, .workgroup = 64, .rows = 1, .keys = 8, .qk_keys = 8, .pv_keys = 8, .split = 1},
+    {.classes = CPU,
+     .addresses = true,
+     .max_dim = 384,
+     .workgroup = 64,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 8,
+     .pv_keys = 8,
+     .split = 1},
     /* 0.94; 6 keys 1.04, and compile for 1.9 s instead of 1.3 */
-    {.classes = CPU, .max_dim = 576, .workgroup = 64, .rows = 1, .keys = 4, .qk_keys = 4, .pv_keys = 4, .split = 1},
+    {.classes = CPU,
+     .addresses = true,
+     .max_dim = 576,
+     .workgroup = 64,
+     .rows = 1,
+     .keys = 4,
+     .qk_keys = 4,
+     .pv_keys = 4,
+     .split = 1},
+    /* By descriptor 0.22, and on old drivers 0.03, with 8 keys as with one; and 8 compile for minutes at d = 375, one
+     * for seconds */
+    {.classes = CPU | CPU_OLD,
+     .max_dim = 576,
+     .workgroup = 64,
+     .rows = 1,
+     .keys = 1,
+     .qk_keys = 1,
+     .pv_keys = 1,
+     .split = 1},
 
     /* 112 registers, 9. d = 64 in one part takes 144 to 160 (7 or 6, 80%) where nothing is folded, and 208 to 256 (4)
      * where something is. More than 2 keys in a pass over q, or d outermost in PV, spills SGPRs: the loads of all keys
@@ -38,7 +69,7 @@ static const struct tile tiles[] = {
      .pv_keys = 1,
      .split = 1,
      .subgroup = 32},
-    /* d = 64: 96, 10, 75%; d = 128: 160, 6, 79%; in one part 256 registers and spills */
+    /* d = 64: 96, 10, 68%; d = 128: 160, 6, 79%; in one part 256 registers and spills */
     {.classes = AMD,
      .max_dim = 128,
      .workgroup = 128,
@@ -151,7 +182,7 @@ extern const struct kernel vkattn_fwd_tile;
 
 static uint32_t group_rows(const struct tile *tile)
 {
-    return tile->workgroup / tile->split * tile->rows;
+    return tile->workgroup / tile->split;
 }
 
 /* The shader's `exchange`, two buffers of partial scores, and `spoilt`. */
@@ -248,7 +279,6 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     values[VKA_ID_BIAS_TYPE] = problem->flags & VKATTN_BIAS ? (uint32_t)problem->bias_type : VKA_TYPE_NONE;
     values[VKA_ID_MASK_KIND] = (uint32_t)problem->mask_kind;
     values[VKA_ID_FEATURES] = vkattn_features(problem) & VKA_FEATURES_SPECIALISED;
-    values[VKA_ID_ROWS] = tile->rows;
     values[VKA_ID_KEYS] = tile->keys;
     values[VKA_ID_QK_KEYS] = tile->qk_keys;
     values[VKA_ID_PV_KEYS] = tile->pv_keys;
