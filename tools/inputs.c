@@ -156,8 +156,8 @@ static bool read_tensor_file(struct tensor_file *file, vkattn_order layout)
         return wrong_type(file->path, &file->array, "float16, float32 or float64");
     const int dims = (int)file->array.dims;
     if (dims < 2 || dims > 4) {
-        command_complain("%s: its shape %s has %d dimensions; it should have 2, 3 or 4", file->path,
-                         npy_shape_text(file->array.dims, file->array.shape, shape), dims);
+        command_complain("%s: its shape %s has %d dimension%s; it should have 2, 3 or 4", file->path,
+                         npy_shape_text(file->array.dims, file->array.shape, shape), dims, dims == 1 ? "" : "s");
         return false;
     }
     const bool rows_first = layout == VKATTN_BTHD && dims > 2;
