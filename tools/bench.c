@@ -303,7 +303,8 @@ int command_bench(int argc, char **argv)
         return COMMAND_REFUSED;
     }
     bench->options = &options;
-    exit_status = command_open(options.device, options.verbose, &bench->context);
+    const vkattn_open_info info = {.device = options.device, .message = options.verbose ? command_message : NULL};
+    exit_status = command_open(&info, options.kernel, &bench->context);
     if (exit_status == COMMAND_OK) {
         exit_status = run_bench(bench);
         for (unsigned i = 0; i < bench->line_count; i++)

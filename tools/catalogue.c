@@ -253,12 +253,11 @@ static int show_stats(const struct kernels_options *options)
     const vkattn_open_info info = {
         .device = options->device, .statistics = 1, .message = options->verbose ? command_message : NULL};
     vkattn_context *context;
-    if (vkattn_open(&info, &context) != VKATTN_OK) {
-        command_complain("%s", vkattn_last_error());
-        return COMMAND_NO_DEVICE;
+    int exit_status = command_open(&info, options->plan.kernel, &context);
+    if (exit_status == COMMAND_OK) {
+        exit_status = show_all(options, context);
+        vkattn_close(context);
     }
-    const int exit_status = show_all(options, context);
-    vkattn_close(context);
     return exit_status;
 }
 

@@ -18,13 +18,13 @@ struct options {
     const char *kv_lengths, *q_lengths, *q_segments, *kv_segments;
     const char *device, *kernel;
     vkattn_order layout;
-    float scale, softcap;
-    vkattn_align causal, align; /* unstated: not given; options_align() decides */
+    float scale, softcap, tolerance; /* a tolerance of --expect */
+    vkattn_align causal, align;      /* unstated: not given; options_align() decides */
     bool window;
     int32_t left, right; /* of the window; -1: unbounded */
     vkattn_mask_true mask_true;
     bool lse_base_2;
-    bool cast_given;
+    bool cast_given, lse_base_given, tolerance_given;
     vkattn_dtype cast;
     vkattn_access access;
     bool check, time, verbose, json, help;
