@@ -220,7 +220,10 @@ static const char usage[] =
     "\n"
     "Time prefill and decode problems, interleaved with a multiply-add probe, and print medians, GFLOP/s and the ratio "
     "to\n"
-    "the probe. --case keeps the cases whose name holds TEXT.\n"
+    "the probe; \"first cpu ms\" is the processor time of planning, compiling, copying the tensors and one run. --case "
+    "keeps "
+    "the\n"
+    "cases whose name holds TEXT.\n"
     "\n" COMMAND_EXIT_HELP;
 
 enum { OPTION_DEVICE = 256, OPTION_KERNEL, OPTION_ACCESS, OPTION_CASE, OPTION_ROUNDS, OPTION_JSON, OPTION_VERBOSE };

@@ -9,7 +9,7 @@
 /* Exit statuses; `vkattn --help` lists them. */
 enum command_exit {
     COMMAND_OK = 0,
-    COMMAND_WRONG = 1,     /* a result is outside its bound */
+    COMMAND_WRONG = 1,     /* a result is outside its bound, or its --tolerance */
     COMMAND_USAGE = 2,     /* bad usage, bad input, or an output that cannot be written */
     COMMAND_NO_DEVICE = 3, /* no usable device, or it failed */
     COMMAND_REFUSED = 4    /* valid, but this device or the forced kernel cannot do it */
