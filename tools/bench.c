@@ -250,14 +250,14 @@ static bool take_option(int option, const char *value, struct bench_options *opt
     case OPTION_ACCESS:
         if (command_parse_access(value, &options->access))
             return true;
-        command_complain("--access is \"%s\": must be address or descriptor", value);
+        command_complain("option --access: '%s' should be address or descriptor", value);
         return false;
     case OPTION_ROUNDS:
         if (command_parse_integer(value, 1, MOST_ROUNDS, &number)) {
             options->rounds = (unsigned)number;
             return true;
         }
-        command_complain("--rounds is \"%s\": must be 1 to %d", value, MOST_ROUNDS);
+        command_complain("option --rounds: '%s' should be 1 to %d", value, MOST_ROUNDS);
         return false;
     default:
         return false;
@@ -290,7 +290,7 @@ static bool parse(int argc, char **argv, struct bench_options *options, int *exi
             return false;
     }
     if (optind < argc)
-        command_complain("\"%s\" is not an option; see vkattn bench --help", argv[optind]);
+        command_complain("unexpected argument '%s'", argv[optind]);
     return optind == argc;
 }
 

@@ -296,7 +296,7 @@ static bool take_option(int option, const char *value, struct kernels_options *o
     case 'a':
         if (command_parse_access(value, &options->plan.access))
             return true;
-        command_complain("--access is \"%s\": must be address or descriptor", value);
+        command_complain("option --access: '%s' should be address or descriptor", value);
         return false;
     default:
         return false;
@@ -326,7 +326,7 @@ int command_kernels(int argc, char **argv)
             return COMMAND_USAGE;
     }
     if (optind < argc) {
-        command_complain("unexpected argument '%s'; `vkattn help kernels` shows the usage", argv[optind]);
+        command_complain("unexpected argument '%s'", argv[optind]);
         return COMMAND_USAGE;
     }
     if (options.stats)

@@ -165,7 +165,7 @@ static bool read_tensor_file(struct tensor_file *file, vkattn_order layout)
     const int row_axis = rows_first ? dims - 3 : dims - 2;
     return take_dimension(file, dims - 4, "B", 1, UINT32_MAX, &file->batch) &&
            take_dimension(file, head_axis, file->head_name, 1, UINT32_MAX, &file->heads) &&
-           take_dimension(file, row_axis, file->row_name, 0, UINT32_MAX, &file->rows) &&
+           take_dimension(file, row_axis, file->row_name, 0, OPTIONS_MAX_LEN, &file->rows) &&
            take_dimension(file, dims - 1, file->width_name, 1, VKATTN_MAX_DIM, &file->width);
 }
 

@@ -113,18 +113,24 @@ static bool set_type(struct options *options, const char *text)
     return command_parse_type(text, &options->type);
 }
 
+/* What the library would refuse in words of its own. */
+static bool shape_possible(const uint32_t shape[SHAPE_COUNT])
+{
+    const uint32_t d = shape[SHAPE_D], dv = shape[SHAPE_DV], g = shape[SHAPE_G];
+    return shape[SHAPE_B] >= 1 && shape[SHAPE_H] >= 1 && g >= 1 && shape[SHAPE_H] % g == 0 &&
+           shape[SHAPE_TQ] <= OPTIONS_MAX_LEN && shape[SHAPE_TK] <= OPTIONS_MAX_LEN && d >= 1 && d <= VKATTN_MAX_DIM &&
+           dv >= 1 && dv <= VKATTN_MAX_DIM;
+}
+
 static bool set_shape(struct options *options, const char *text)
 {
     int64_t sizes[SHAPE_COUNT];
     if (!command_parse_integers(text, 0, UINT32_MAX, SHAPE_COUNT, sizes))
         return false;
-    for (unsigned i = 0; i < SHAPE_COUNT; i++) {
-        if (sizes[i] == 0 && i != SHAPE_TQ && i != SHAPE_TK)
-            return false;
+    for (unsigned i = 0; i < SHAPE_COUNT; i++)
         options->shape[i] = (uint32_t)sizes[i];
-    }
     options->shape_given = true;
-    return true;
+    return shape_possible(options->shape);
 }
 
 /* ---- The table ------------------------------------------------------------------------------------------------- */
@@ -169,7 +175,7 @@ static const struct row rows[] = {
     INPUT("k", "K.npy", BOTH, k, "keys [B,G,Tk,d]; G divides H"),
     INPUT("v", "V.npy", BOTH, v, "values [B,G,Tk,dv]"),
     VALUE("shape", "B,H,G,TQ,TK,D,DV", EXPLAIN, set_shape, "explain this shape; no --q, --k and --v then",
-          "seven integers B,H,G,TQ,TK,D,DV, where only TQ and TK may be 0"),
+          "seven integers B,H,G,TQ,TK,D,DV: G divides H, TQ and TK are 0 to 536870911, D and DV 1 to 576"),
     VALUE("type", "TYPE", EXPLAIN, set_type, "type of a --shape: f32 (default), f16 or bf16", "f32, f16 or bf16"),
     OUTPUT("out", "O.npy", BOTH, out, "write the output here: Q's dimensions and layout"),
     OUTPUT("lse", "L.npy", BOTH, lse, "write log-sum-exp here: float32 [B,H,Tq]"),

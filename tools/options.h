@@ -11,6 +11,9 @@ enum { OPTIONS_RUN = 1u << 0, OPTIONS_EXPLAIN = 1u << 1 };
 
 enum { SHAPE_B, SHAPE_H, SHAPE_G, SHAPE_TQ, SHAPE_TK, SHAPE_D, SHAPE_DV, SHAPE_COUNT };
 
+/* The most queries, and the most keys, that a problem may have (vkattn_problem). */
+#define OPTIONS_MAX_LEN ((UINT32_C(1) << 29) - 1)
+
 /* Texts point into argv; NULL, false and zero mean that the option was not given. */
 struct options {
     const char *q, *k, *v, *out, *lse, *weights, *expect;

@@ -151,6 +151,19 @@ Test(command, options_that_are_refused)
     cr_assert(PARSE(OPTIONS_EXPLAIN, &options, "--shape", "1,1,1,0,0,1,1", "--type", "bf16"));
 }
 
+Test(command, shapes_that_no_problem_has)
+{
+    static const char *const bad[] = {"0,1,1,1,1,1,1",   "1,0,1,1,1,1,1",         "1,1,0,1,1,1,1",
+                                      "1,3,2,1,1,1,1",   "1,1,2,1,1,1,1",         "1,1,1,1,1,0,1",
+                                      "1,1,1,1,1,577,1", "1,1,1,1,1,1,577",       "1,1,1,-1,1,1,1",
+                                      "1,1,1,1,1,1",     "1,1,1,536870912,1,1,1", "1,1,1,1,536870912,1,1"};
+    struct options options;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        cr_assert_not(PARSE(OPTIONS_EXPLAIN, &options, "--shape", bad[i]), "%s", bad[i]);
+    cr_assert(PARSE(OPTIONS_EXPLAIN, &options, "--shape", "2,4,2,536870911,0,576,1"));
+    cr_assert_eq(options.shape[SHAPE_TQ], 536870911u);
+}
+
 /* What says how to read something that is not there. */
 Test(command, options_that_need_another)
 {
