@@ -138,7 +138,7 @@ typedef struct vkattn_buffers {
  *           the outputs to COMPUTE_SHADER / SHADER_READ | SHADER_WRITE, and earlier reads of the outputs must be over:
  *           a 16-bit element is stored by changing its half of a 32-bit word, whose other half may be a neighbour's.
  *   after   the outputs were written by COMPUTE_SHADER / SHADER_WRITE.
- *   The workspace is written by TRANSFER and read (and, with two steps, written) by COMPUTE_SHADER. Two recordings in
+ *   The workspace is written by TRANSFER, and read and perhaps written by COMPUTE_SHADER. Two recordings in
  *   one queue that share a workspace are ordered by the library's own first barrier. Executions that may overlap need a
  *   workspace each.
  *
