@@ -220,7 +220,10 @@ static const char usage[] =
     "\n"
     "Time prefill and decode problems, interleaved with a multiply-add probe, and print medians, GFLOP/s and the ratio "
     "to\n"
-    "the probe. --case keeps the cases whose name holds TEXT.\n"
+    "the probe; \"first cpu ms\" is the processor time of planning, compiling, copying the tensors and one run. --case "
+    "keeps "
+    "the\n"
+    "cases whose name holds TEXT.\n"
     "\n" COMMAND_EXIT_HELP;
 
 enum { OPTION_DEVICE = 256, OPTION_KERNEL, OPTION_ACCESS, OPTION_CASE, OPTION_ROUNDS, OPTION_JSON, OPTION_VERBOSE };
@@ -247,14 +250,14 @@ static bool take_option(int option, const char *value, struct bench_options *opt
     case OPTION_ACCESS:
         if (command_parse_access(value, &options->access))
             return true;
-        command_complain("--access is \"%s\": must be address or descriptor", value);
+        command_complain("option --access: '%s' should be address or descriptor", value);
         return false;
     case OPTION_ROUNDS:
         if (command_parse_integer(value, 1, MOST_ROUNDS, &number)) {
             options->rounds = (unsigned)number;
             return true;
         }
-        command_complain("--rounds is \"%s\": must be 1 to %d", value, MOST_ROUNDS);
+        command_complain("option --rounds: '%s' should be 1 to %d", value, MOST_ROUNDS);
         return false;
     default:
         return false;
@@ -287,7 +290,7 @@ static bool parse(int argc, char **argv, struct bench_options *options, int *exi
             return false;
     }
     if (optind < argc)
-        command_complain("\"%s\" is not an option; see vkattn bench --help", argv[optind]);
+        command_complain("unexpected argument '%s'", argv[optind]);
     return optind == argc;
 }
 
@@ -303,7 +306,8 @@ int command_bench(int argc, char **argv)
         return COMMAND_REFUSED;
     }
     bench->options = &options;
-    exit_status = command_open(options.device, options.verbose, &bench->context);
+    const vkattn_open_info info = {.device = options.device, .message = options.verbose ? command_message : NULL};
+    exit_status = command_open(&info, options.kernel, &bench->context);
     if (exit_status == COMMAND_OK) {
         exit_status = run_bench(bench);
         for (unsigned i = 0; i < bench->line_count; i++)

@@ -253,12 +253,11 @@ static int show_stats(const struct kernels_options *options)
     const vkattn_open_info info = {
         .device = options->device, .statistics = 1, .message = options->verbose ? command_message : NULL};
     vkattn_context *context;
-    if (vkattn_open(&info, &context) != VKATTN_OK) {
-        command_complain("%s", vkattn_last_error());
-        return COMMAND_NO_DEVICE;
+    int exit_status = command_open(&info, options->plan.kernel, &context);
+    if (exit_status == COMMAND_OK) {
+        exit_status = show_all(options, context);
+        vkattn_close(context);
     }
-    const int exit_status = show_all(options, context);
-    vkattn_close(context);
     return exit_status;
 }
 
@@ -297,7 +296,7 @@ static bool take_option(int option, const char *value, struct kernels_options *o
     case 'a':
         if (command_parse_access(value, &options->plan.access))
             return true;
-        command_complain("--access is \"%s\": must be address or descriptor", value);
+        command_complain("option --access: '%s' should be address or descriptor", value);
         return false;
     default:
         return false;
@@ -327,7 +326,7 @@ int command_kernels(int argc, char **argv)
             return COMMAND_USAGE;
     }
     if (optind < argc) {
-        command_complain("unexpected argument '%s'; `vkattn help kernels` shows the usage", argv[optind]);
+        command_complain("unexpected argument '%s'", argv[optind]);
         return COMMAND_USAGE;
     }
     if (options.stats)

@@ -1,4 +1,4 @@
-/* _POSIX_C_SOURCE: isatty. */
+/* _POSIX_C_SOURCE: isatty, stat. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "command.h"
@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Back to the first column, and erase to the end of the line. */
@@ -76,18 +77,79 @@ void command_message(void *user, const char *text)
     command_complain("note: %s", text);
 }
 
-int command_open(const char *device, bool verbose, vkattn_context **context)
+/* The kernels that a device lets one choose are those that a report names. */
+static bool knows_kernel(const vkattn_context *context, const char *kernel)
 {
-    const vkattn_open_info info = {.device = device, .message = verbose ? command_message : NULL};
-    command_progress("opening the device ...");
-    const vkattn_status status = vkattn_open(&info, context);
-    command_progress(NULL);
-    if (status == VKATTN_OK)
-        return COMMAND_OK;
-    /* Whatever the reason, a name that no device has included: on another machine the same command may work. */
-    command_fail(status);
-    return COMMAND_NO_DEVICE;
+    const vkattn_problem any = {.len_q = 1, .len_kv = 1, .dim_qk = 1};
+    vkattn_report report;
+    char names[400] = "";
+    size_t used = 0;
+    vkattn_explain(context->vkattn, &any, NULL, &report);
+    for (uint32_t i = 0; i < report.candidate_count; i++) {
+        const char *name = report.candidates[i].kernel;
+        if (strcmp(name, kernel) == 0)
+            return true;
+        const int length = snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", name);
+        used += length > 0 && (size_t)length < sizeof names - used ? (size_t)length : 0;
+    }
+    command_complain("option --kernel: '%s' should be one of %s", kernel, names);
+    return false;
 }
+
+int command_open(const vkattn_open_info *info, const char *kernel, vkattn_context **context)
+{
+    *context = NULL;
+    /* A part of every name: more likely a variable that a script did not set. */
+    if (info->device && !*info->device) {
+        command_complain("option --device: '' should be a number of `vkattn devices`, or a part of a name");
+        return COMMAND_USAGE;
+    }
+    command_progress("opening the device ...");
+    const vkattn_status status = vkattn_open(info, context);
+    command_progress(NULL);
+    if (status != VKATTN_OK) {
+        /* Whatever the reason, a name that no device has included: on another machine the same command may work. */
+        command_fail(status);
+        return COMMAND_NO_DEVICE;
+    }
+    if (!kernel || knows_kernel(*context, kernel))
+        return COMMAND_OK;
+    vkattn_close(*context);
+    *context = NULL;
+    return COMMAND_USAGE;
+}
+
+/* ---- Files ----------------------------------------------------------------------------------------------------- */
+
+static bool same_inode(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* The name behind the last slash; *folder is what lies before. False where the folder is not there. */
+static bool split_path(const char *path, const char **name, struct stat *folder)
+{
+    char text[4096];
+    const char *slash = strrchr(path, '/');
+    const int length = slash ? (int)(slash - path) + 1 : 0;
+    *name = path + length;
+    return snprintf(text, sizeof text, "%.*s", length, path) < (int)sizeof text &&
+           stat(length ? text : ".", folder) == 0;
+}
+
+bool command_same_file(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    const char *name_a, *name_b;
+    const bool a_exists = stat(a, &of_a) == 0, b_exists = stat(b, &of_b) == 0;
+    /* A device or a pipe takes what is written and replaces nothing. */
+    if (a_exists || b_exists)
+        return a_exists && b_exists && S_ISREG(of_a.st_mode) && same_inode(&of_a, &of_b);
+    return split_path(a, &name_a, &of_a) && split_path(b, &name_b, &of_b) && same_inode(&of_a, &of_b) &&
+           strcmp(name_a, name_b) == 0;
+}
+
+/* ---- Values ---------------------------------------------------------------------------------------------------- */
 
 bool command_parse_float(const char *text, float *value)
 {

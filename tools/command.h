@@ -9,7 +9,7 @@
 /* Exit statuses; `vkattn --help` lists them. */
 enum command_exit {
     COMMAND_OK = 0,
-    COMMAND_WRONG = 1,     /* a result is outside its bound */
+    COMMAND_WRONG = 1,     /* a result is outside its bound, or its --tolerance */
     COMMAND_USAGE = 2,     /* bad usage, bad input, or an output that cannot be written */
     COMMAND_NO_DEVICE = 3, /* no usable device, or it failed */
     COMMAND_REFUSED = 4    /* valid, but this device or the forced kernel cannot do it */
@@ -52,9 +52,12 @@ int command_fail(vkattn_status status);
 /* A vkattn_message_fn that prints to standard error. */
 void command_message(void *user, const char *text);
 
-/* Open a device by number or name (NULL: the best). verbose: print messages of the library.
- * Complains and returns COMMAND_NO_DEVICE on failure. */
-int command_open(const char *device, bool verbose, vkattn_context **context);
+/* Open a device, and see that it knows the kernel that is forced (NULL: none). Complains and returns COMMAND_NO_DEVICE,
+ * or COMMAND_USAGE where an option is wrong everywhere. */
+int command_open(const vkattn_open_info *info, const char *kernel, vkattn_context **context);
+
+/* Whether two paths name one regular file, which need not exist yet. */
+bool command_same_file(const char *a, const char *b);
 
 /* Strict numbers: the whole text, no blanks, in range; else false. NaN and infinity are no numbers here. */
 bool command_parse_float(const char *text, float *value);

@@ -10,6 +10,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What is asked for of VK_KHR_cooperative_matrix, where the headers are older (Debian 12's are 1.3.239). */
+#ifndef VK_KHR_cooperative_matrix
+#define VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR ((VkStructureType)1000506001)
+typedef uint32_t VkComponentTypeKHR;
+typedef uint32_t VkScopeKHR;
+typedef struct VkCooperativeMatrixPropertiesKHR {
+    VkStructureType sType;
+    void *pNext;
+    uint32_t MSize;
+    uint32_t NSize;
+    uint32_t KSize;
+    VkComponentTypeKHR AType;
+    VkComponentTypeKHR BType;
+    VkComponentTypeKHR CType;
+    VkComponentTypeKHR ResultType;
+    VkBool32 saturatingAccumulation;
+    VkScopeKHR scope;
+} VkCooperativeMatrixPropertiesKHR;
+typedef VkResult(VKAPI_PTR *PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)(VkPhysicalDevice, uint32_t *,
+                                                                                   VkCooperativeMatrixPropertiesKHR *);
+#endif
+
 /* ---- What is shown --------------------------------------------------------------------------------------------- */
 
 #define SAMPLES 5u
@@ -60,6 +82,8 @@ struct facts {
     uint32_t subgroup_size, max_invocations, shared_bytes;
     uint64_t max_range;
     bool cooperative_matrix;
+    VkCooperativeMatrixPropertiesKHR *matrices; /* freed by the caller */
+    uint32_t matrix_count;
     vkattn_report reports[SAMPLES];
 };
 
@@ -77,6 +101,25 @@ static const char *type_name(VkPhysicalDeviceType type)
     default:
         return "other";
     }
+}
+
+/* VkComponentTypeKHR; `text` holds what has no name here. */
+static const char *component_name(uint32_t type, char text[24])
+{
+    static const char *const names[] = {"f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"};
+    if (type < sizeof names / sizeof *names)
+        return names[type];
+    if (type == 1000141000)
+        return "bf16";
+    snprintf(text, 24, "type %" PRIu32, type);
+    return text;
+}
+
+/* VkScopeKHR */
+static const char *scope_name(uint32_t scope)
+{
+    static const char *const names[] = {[1] = "device", [2] = "work group", [3] = "subgroup", [5] = "queue family"};
+    return scope < sizeof names / sizeof *names && names[scope] ? names[scope] : "unknown";
 }
 
 /* NULL where no kernel runs it. */
@@ -105,6 +148,24 @@ static bool has_extension(const vkattn_context *context, const char *name)
     return found;
 }
 
+/* Which products of matrices there are; none where the driver does not say. */
+static void ask_matrices(const vkattn_context *context, struct facts *facts)
+{
+    const PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR get =
+        (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)context->get_instance_proc_addr(
+            context->instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
+    uint32_t count = 0;
+    /* By name, since older headers lack the extension's constant. */
+    facts->cooperative_matrix = has_extension(context, "VK_KHR_cooperative_matrix");
+    if (!facts->cooperative_matrix || !get || get(context->physical_device, &count, NULL) != VK_SUCCESS)
+        return;
+    facts->matrices = calloc(count ? count : 1, sizeof *facts->matrices);
+    for (uint32_t i = 0; facts->matrices && i < count; i++)
+        facts->matrices[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
+    if (facts->matrices && get(context->physical_device, &count, facts->matrices) >= VK_SUCCESS)
+        facts->matrix_count = count;
+}
+
 static void ask_driver(const vkattn_context *context, struct facts *facts)
 {
     const PFN_vkGetPhysicalDeviceProperties2 get = (PFN_vkGetPhysicalDeviceProperties2)context->get_instance_proc_addr(
@@ -119,8 +180,7 @@ static void ask_driver(const vkattn_context *context, struct facts *facts)
     facts->shared_bytes = properties.properties.limits.maxComputeSharedMemorySize;
     facts->max_range = properties.properties.limits.maxStorageBufferRange;
     facts->enabled = context->enabled;
-    /* By name, since older headers lack the extension's constant. */
-    facts->cooperative_matrix = has_extension(context, "VK_KHR_cooperative_matrix");
+    ask_matrices(context, facts);
     for (unsigned i = 0; i < SAMPLES; i++) {
         if (vkattn_explain(context->vkattn, &samples[i].problem, NULL, &facts->reports[i]) != VKATTN_OK)
             facts->reports[i].chosen = -1;
@@ -158,6 +218,26 @@ static const char *yes_no(VkBool32 value)
     return value ? "yes" : "no";
 }
 
+/* "16x16x16 f16 x f16 + f32 -> f32, of a subgroup": A is M x K, B is K x N */
+static void print_matrix(const VkCooperativeMatrixPropertiesKHR *matrix)
+{
+    char a[24], b[24], c[24], result[24];
+    printf("%" PRIu32 "x%" PRIu32 "x%" PRIu32 " %s x %s + %s -> %s%s, of a %s\n", matrix->MSize, matrix->NSize,
+           matrix->KSize, component_name((uint32_t)matrix->AType, a), component_name((uint32_t)matrix->BType, b),
+           component_name((uint32_t)matrix->CType, c), component_name((uint32_t)matrix->ResultType, result),
+           matrix->saturatingAccumulation ? " saturating" : "", scope_name((uint32_t)matrix->scope));
+}
+
+static void print_matrices(const struct facts *facts)
+{
+    printf("   matrix units      %s\n",
+           facts->cooperative_matrix ? "VK_KHR_cooperative_matrix, MxNxK:" : "none exposed");
+    for (uint32_t i = 0; i < facts->matrix_count; i++) {
+        printf("   %-17s ", "");
+        print_matrix(&facts->matrices[i]);
+    }
+}
+
 static void print_text(const struct facts *facts)
 {
     char version[48];
@@ -178,7 +258,7 @@ static void print_text(const struct facts *facts)
            yes_no(facts->enabled.push_descriptor));
     printf("   features          subgroup size control: %s; float controls: %s\n",
            yes_no(facts->enabled.subgroup_size_control), yes_no(facts->enabled.shader_float_controls));
-    printf("   matrix units      %s\n", facts->cooperative_matrix ? "VK_KHR_cooperative_matrix" : "none exposed");
+    print_matrices(facts);
     for (unsigned i = 0; i < SAMPLES; i++) {
         const char *kernel = chosen_kernel(&facts->reports[i]);
         printf("   %-17s %-25s %s\n", i ? "" : "kernels", samples[i].name,
@@ -200,6 +280,27 @@ static void json_kernels(struct json *json, const struct facts *facts)
     json_close(json);
 }
 
+static void json_matrices(struct json *json, const struct facts *facts)
+{
+    json_open_array(json, "cooperative_matrices");
+    for (uint32_t i = 0; i < facts->matrix_count; i++) {
+        const VkCooperativeMatrixPropertiesKHR *matrix = &facts->matrices[i];
+        char text[24];
+        json_open_object(json, NULL);
+        json_unsigned(json, "m", matrix->MSize);
+        json_unsigned(json, "n", matrix->NSize);
+        json_unsigned(json, "k", matrix->KSize);
+        json_string(json, "a", component_name((uint32_t)matrix->AType, text));
+        json_string(json, "b", component_name((uint32_t)matrix->BType, text));
+        json_string(json, "c", component_name((uint32_t)matrix->CType, text));
+        json_string(json, "result", component_name((uint32_t)matrix->ResultType, text));
+        json_bool(json, "saturating", matrix->saturatingAccumulation != VK_FALSE);
+        json_string(json, "scope", scope_name((uint32_t)matrix->scope));
+        json_close(json);
+    }
+    json_close(json);
+}
+
 static void json_limits(struct json *json, const struct facts *facts)
 {
     json_unsigned(json, "subgroup_size", facts->subgroup_size);
@@ -211,6 +312,7 @@ static void json_limits(struct json *json, const struct facts *facts)
     json_bool(json, "subgroup_size_control", facts->enabled.subgroup_size_control);
     json_bool(json, "shader_float_controls", facts->enabled.shader_float_controls);
     json_bool(json, "cooperative_matrix", facts->cooperative_matrix);
+    json_matrices(json, facts);
 }
 
 static void json_device(struct json *json, const struct facts *facts)
@@ -276,6 +378,7 @@ static int show_all(bool as_json, bool verbose)
             json_device(&json, &facts);
         else
             print_text(&facts);
+        free(facts.matrices);
     }
     if (as_json) {
         json_close(&json);

@@ -1,4 +1,4 @@
-/* vkattn explain: what a problem gets and why. vkattn kernels: the catalogue. */
+/* vkattn explain: what a problem gets and why. */
 #include "command.h"
 #include "inputs.h"
 #include "json.h"
@@ -127,8 +127,9 @@ int command_explain(int argc, char **argv)
     if (!options_parse(argc, argv, OPTIONS_EXPLAIN, &options, &exit_status))
         return exit_status;
     exit_status = COMMAND_USAGE;
+    const vkattn_open_info info = {.device = options.device, .message = options.verbose ? command_message : NULL};
     if (inputs_load(&options, &inputs))
-        exit_status = command_open(options.device, options.verbose, &context);
+        exit_status = command_open(&info, options.kernel, &context);
     if (exit_status == COMMAND_OK)
         exit_status = explain(&options, context, &inputs.problem);
     if (context)

@@ -156,8 +156,8 @@ static bool read_tensor_file(struct tensor_file *file, vkattn_order layout)
         return wrong_type(file->path, &file->array, "float16, float32 or float64");
     const int dims = (int)file->array.dims;
     if (dims < 2 || dims > 4) {
-        command_complain("%s: its shape %s has %d dimensions; it should have 2, 3 or 4", file->path,
-                         npy_shape_text(file->array.dims, file->array.shape, shape), dims);
+        command_complain("%s: its shape %s has %d dimension%s; it should have 2, 3 or 4", file->path,
+                         npy_shape_text(file->array.dims, file->array.shape, shape), dims, dims == 1 ? "" : "s");
         return false;
     }
     const bool rows_first = layout == VKATTN_BTHD && dims > 2;
@@ -165,7 +165,7 @@ static bool read_tensor_file(struct tensor_file *file, vkattn_order layout)
     const int row_axis = rows_first ? dims - 3 : dims - 2;
     return take_dimension(file, dims - 4, "B", 1, UINT32_MAX, &file->batch) &&
            take_dimension(file, head_axis, file->head_name, 1, UINT32_MAX, &file->heads) &&
-           take_dimension(file, row_axis, file->row_name, 0, UINT32_MAX, &file->rows) &&
+           take_dimension(file, row_axis, file->row_name, 0, OPTIONS_MAX_LEN, &file->rows) &&
            take_dimension(file, dims - 1, file->width_name, 1, VKATTN_MAX_DIM, &file->width);
 }
 

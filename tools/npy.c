@@ -153,14 +153,23 @@ static bool take_word(struct header *header, const char *word)
     return true;
 }
 
+/* How much of the header a message quotes: no more than QUOTED, and one line. */
+static int quoted(const char *text, ptrdiff_t length)
+{
+    int shown = 0;
+    while (shown < QUOTED && shown < length && text[shown] >= ' ')
+        shown++;
+    return shown;
+}
+
 /* "the header's X is not Y, but 'text that is there'". */
 static bool unexpected(const struct header *header, const char *what, const char *wanted)
 {
     const ptrdiff_t left = header->end - header->at;
     if (left == 0)
         return fail(header->file, "the header ends where %s should be %s", what, wanted);
-    return fail(header->file, "in the header %s should be %s, not '%.*s'", what, wanted,
-                (int)(left < QUOTED ? left : QUOTED), header->at);
+    return fail(header->file, "in the header %s should be %s, not '%.*s'", what, wanted, quoted(header->at, left),
+                header->at);
 }
 
 /* A quoted string without escapes. */
@@ -190,8 +199,8 @@ static bool parse_descr(struct header *header)
                                   "float16, float32, float64, bool, uint8, int32 and int64 are read");
     if (!take_string(header, &text, &length, "field 'descr'"))
         return false;
-    const int shown = (int)(length < QUOTED ? length : QUOTED);
-    if (length > 1 && text[0] == '>')
+    const int shown = quoted(text, (ptrdiff_t)length);
+    if (shown > 0 && text[0] == '>')
         return fail(header->file, "field 'descr' is '%.*s': big-endian data is not read; save array.astype('<%.*s')",
                     shown, text, shown - 1, text + 1);
     if (length == 3 && strchr("<=|", text[0])) {
@@ -224,13 +233,13 @@ static bool parse_dimension(struct header *header, uint64_t *dimension)
     const char *begin = header->at;
     uint64_t value = 0;
     if (take(header, '-'))
-        return fail(header->file, "field 'shape' has the negative dimension '%.*s'",
-                    (int)(header->end - begin < QUOTED ? header->end - begin : QUOTED), begin);
+        return fail(header->file, "field 'shape' has the negative dimension '%.*s'", quoted(begin, header->end - begin),
+                    begin);
     for (; header->at < header->end && *header->at >= '0' && *header->at <= '9'; header->at++) {
         const uint64_t digit = (uint64_t)(*header->at - '0');
         if (value > (UINT64_MAX - digit) / 10)
             return fail(header->file, "field 'shape' has a dimension above 2^64: '%.*s'",
-                        (int)(header->end - begin < QUOTED ? header->end - begin : QUOTED), begin);
+                        quoted(begin, header->end - begin), begin);
         value = value * 10 + digit;
     }
     if (header->at == begin)
@@ -274,8 +283,7 @@ static bool parse_field(struct header *header, unsigned *seen)
            (strlen(field_names[field]) != length || memcmp(field_names[field], key, length) != 0))
         field++;
     if (field == FIELD_COUNT)
-        return fail(header->file, "the header has the unknown field '%.*s'", (int)(length < QUOTED ? length : QUOTED),
-                    key);
+        return fail(header->file, "the header has the unknown field '%.*s'", quoted(key, (ptrdiff_t)length), key);
     if (*seen & 1u << field)
         return fail(header->file, "the header has field '%s' twice", field_names[field]);
     *seen |= 1u << field;

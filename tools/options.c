@@ -10,7 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RUN = OPTIONS_RUN, EXPLAIN = OPTIONS_EXPLAIN, BOTH = OPTIONS_RUN | OPTIONS_EXPLAIN };
+/* RUN_ONLY: explain takes it, so that a command line can be tried out, and does nothing with it. */
+enum {
+    RUN = OPTIONS_RUN,
+    EXPLAIN = OPTIONS_EXPLAIN,
+    BOTH = OPTIONS_RUN | OPTIONS_EXPLAIN,
+    WITHOUT_EFFECT = 1u << 2,
+    RUN_ONLY = BOTH | WITHOUT_EFFECT
+};
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
 
@@ -57,6 +64,7 @@ static bool set_mask_true(struct options *options, const char *text)
 
 static bool set_lse_base(struct options *options, const char *text)
 {
+    options->lse_base_given = true;
     return either(text, "e", "2", &options->lse_base_2);
 }
 
@@ -69,6 +77,12 @@ static bool set_scale(struct options *options, const char *text)
 {
     /* The library reads 0 as 1/sqrt(d); who writes 0 means something else. */
     return command_parse_float(text, &options->scale) && options->scale != 0;
+}
+
+static bool set_tolerance(struct options *options, const char *text)
+{
+    options->tolerance_given = true;
+    return command_parse_float(text, &options->tolerance) && options->tolerance >= 0;
 }
 
 static bool set_softcap(struct options *options, const char *text)
@@ -99,21 +113,29 @@ static bool set_type(struct options *options, const char *text)
     return command_parse_type(text, &options->type);
 }
 
+/* What the library would refuse in words of its own. */
+static bool shape_possible(const uint32_t shape[SHAPE_COUNT])
+{
+    const uint32_t d = shape[SHAPE_D], dv = shape[SHAPE_DV], g = shape[SHAPE_G];
+    return shape[SHAPE_B] >= 1 && shape[SHAPE_H] >= 1 && g >= 1 && shape[SHAPE_H] % g == 0 &&
+           shape[SHAPE_TQ] <= OPTIONS_MAX_LEN && shape[SHAPE_TK] <= OPTIONS_MAX_LEN && d >= 1 && d <= VKATTN_MAX_DIM &&
+           dv >= 1 && dv <= VKATTN_MAX_DIM;
+}
+
 static bool set_shape(struct options *options, const char *text)
 {
     int64_t sizes[SHAPE_COUNT];
     if (!command_parse_integers(text, 0, UINT32_MAX, SHAPE_COUNT, sizes))
         return false;
-    for (unsigned i = 0; i < SHAPE_COUNT; i++) {
-        if (sizes[i] == 0 && i != SHAPE_TQ && i != SHAPE_TK)
-            return false;
+    for (unsigned i = 0; i < SHAPE_COUNT; i++)
         options->shape[i] = (uint32_t)sizes[i];
-    }
     options->shape_given = true;
-    return true;
+    return shape_possible(options->shape);
 }
 
 /* ---- The table ------------------------------------------------------------------------------------------------- */
+
+enum file_use { NO_FILE, READ_FILE, WRITTEN_FILE };
 
 /* One option: a text or a flag that is stored at an offset, or a value with a parser. */
 struct row {
@@ -124,31 +146,40 @@ struct row {
     bool (*set)(struct options *options, const char *text);
     const char *help;
     const char *wants; /* with a parser: "--name should be ..." */
+    enum file_use file;
 };
 
-#define TEXT(name, value, commands, field, help)                                 \
-    {                                                                            \
-        name, value, commands, offsetof(struct options, field), NULL, help, NULL \
+#define TEXT(name, value, commands, field, help)                                          \
+    {                                                                                     \
+        name, value, commands, offsetof(struct options, field), NULL, help, NULL, NO_FILE \
     }
-#define FLAG(name, commands, field, help)                                       \
-    {                                                                           \
-        name, NULL, commands, offsetof(struct options, field), NULL, help, NULL \
+#define INPUT(name, value, commands, field, help)                                           \
+    {                                                                                       \
+        name, value, commands, offsetof(struct options, field), NULL, help, NULL, READ_FILE \
     }
-#define VALUE(name, value, commands, set, help, wants) \
-    {                                                  \
-        name, value, commands, 0, set, help, wants     \
+#define OUTPUT(name, value, commands, field, help)                                             \
+    {                                                                                          \
+        name, value, commands, offsetof(struct options, field), NULL, help, NULL, WRITTEN_FILE \
+    }
+#define FLAG(name, commands, field, help)                                                \
+    {                                                                                    \
+        name, NULL, commands, offsetof(struct options, field), NULL, help, NULL, NO_FILE \
+    }
+#define VALUE(name, value, commands, set, help, wants)      \
+    {                                                       \
+        name, value, commands, 0, set, help, wants, NO_FILE \
     }
 
 static const struct row rows[] = {
-    TEXT("q", "Q.npy", BOTH, q, "queries [B,H,Tq,d]: float16, float32, or float64 (stored as float32)"),
-    TEXT("k", "K.npy", BOTH, k, "keys [B,G,Tk,d]; G divides H"),
-    TEXT("v", "V.npy", BOTH, v, "values [B,G,Tk,dv]"),
+    INPUT("q", "Q.npy", BOTH, q, "queries [B,H,Tq,d]: float16, float32, or float64 (stored as float32)"),
+    INPUT("k", "K.npy", BOTH, k, "keys [B,G,Tk,d]; G divides H"),
+    INPUT("v", "V.npy", BOTH, v, "values [B,G,Tk,dv]"),
     VALUE("shape", "B,H,G,TQ,TK,D,DV", EXPLAIN, set_shape, "explain this shape; no --q, --k and --v then",
-          "seven integers B,H,G,TQ,TK,D,DV, where only TQ and TK may be 0"),
+          "seven integers B,H,G,TQ,TK,D,DV: G divides H, TQ and TK are 0 to 536870911, D and DV 1 to 576"),
     VALUE("type", "TYPE", EXPLAIN, set_type, "type of a --shape: f32 (default), f16 or bf16", "f32, f16 or bf16"),
-    TEXT("out", "O.npy", BOTH, out, "write the output here: Q's dimensions and layout"),
-    TEXT("lse", "L.npy", BOTH, lse, "write log-sum-exp here: float32 [B,H,Tq]"),
-    TEXT("weights", "W.npy", BOTH, weights, "write the attention weights here: float32 [B,H,Tq,Tk]"),
+    OUTPUT("out", "O.npy", BOTH, out, "write the output here: Q's dimensions and layout"),
+    OUTPUT("lse", "L.npy", BOTH, lse, "write log-sum-exp here: float32 [B,H,Tq]"),
+    OUTPUT("weights", "W.npy", BOTH, weights, "write the attention weights here: float32 [B,H,Tq,Tk]"),
     VALUE("layout", "LAYOUT", BOTH, set_layout,
           "of Q, K, V and O: bhtd (default) or bthd; with 3 dimensions [H,T,d] or [T,H,d], with 2 [T,d]",
           "bhtd or bthd"),
@@ -161,26 +192,30 @@ static const struct row rows[] = {
           "two integers LEFT,RIGHT, each 0 or above, or -1 for unbounded"),
     VALUE("align", "ALIGN", BOTH, set_align,
           "of a window or ALiBi without --causal: top-left (default) or bottom-right", "top-left or bottom-right"),
-    TEXT("prefix", "P.npy", BOTH, prefix, "integers [B]: so many first keys are seen whatever the band says"),
-    TEXT("mask", "M.npy", BOTH, mask, "bool or uint8, broadcasts to [B,H,Tq,Tk]"),
+    INPUT("prefix", "P.npy", BOTH, prefix, "integers [B]: so many first keys are seen whatever the band says"),
+    INPUT("mask", "M.npy", BOTH, mask, "bool or uint8, broadcasts to [B,H,Tq,Tk]"),
     VALUE("mask-true", "MEANING", BOTH, set_mask_true, "what True in the mask means: attend (default) or ignore",
           "attend or ignore"),
-    TEXT("bias", "B.npy", BOTH, bias, "added to the scores; float, broadcasts to [B,H,Tq,Tk]; -inf hides a key"),
-    TEXT("alibi", "S.npy", BOTH, alibi, "ALiBi slopes, float [H]"),
-    TEXT("sinks", "S.npy", BOTH, sinks, "one learned logit per head, float [H]"),
-    TEXT("kv-lengths", "N.npy", BOTH, kv_lengths, "integers [B]: keys of each batch member"),
-    TEXT("q-lengths", "N.npy", BOTH, q_lengths, "integers [B]: queries of each batch member"),
-    TEXT("q-segments", "S.npy", BOTH, q_segments, "integers [B,Tq]: a query sees keys of its own segment"),
-    TEXT("kv-segments", "S.npy", BOTH, kv_segments, "integers [B,Tk]"),
-    VALUE("lse-base", "BASE", BOTH, set_lse_base, "of the logarithm: e (default) or 2", "e or 2"),
+    INPUT("bias", "B.npy", BOTH, bias, "added to the scores; float, broadcasts to [B,H,Tq,Tk]; -inf hides a key"),
+    INPUT("alibi", "S.npy", BOTH, alibi, "ALiBi slopes, float [H]"),
+    INPUT("sinks", "S.npy", BOTH, sinks, "one learned logit per head, float [H]"),
+    INPUT("kv-lengths", "N.npy", BOTH, kv_lengths, "integers [B]: keys of each batch member"),
+    INPUT("q-lengths", "N.npy", BOTH, q_lengths, "integers [B]: queries of each batch member"),
+    INPUT("q-segments", "S.npy", BOTH, q_segments,
+          "integers [B,Tq], or [Tq] for B = 1: a query sees keys of its own segment"),
+    INPUT("kv-segments", "S.npy", BOTH, kv_segments, "integers [B,Tk], or [Tk] for B = 1"),
+    VALUE("lse-base", "BASE", BOTH, set_lse_base, "of the logarithm in --lse: e (default) or 2", "e or 2"),
     TEXT("device", "N|NAME", BOTH, device, "a number of `vkattn devices`, or a part of a name; default: the best"),
-    TEXT("kernel", "NAME", BOTH, kernel, "use this kernel of `vkattn kernels`"),
+    TEXT("kernel", "NAME", BOTH, kernel, "use this forward kernel (fwd_...) of `vkattn kernels`"),
     VALUE("access", "WAY", BOTH, set_access, "how tensors are reached: address or descriptor; default: the faster",
           "address or descriptor"),
-    FLAG("check", RUN, check, "compare with the reference in double; exit status 1 if outside the bound"),
-    TEXT("expect", "E.npy", RUN, expect,
-         "also print how far O is from this array of its shape, a model's own output say"),
-    FLAG("time", RUN, time, "print the median time and GFLOP/s of repeated runs"),
+    FLAG("check", RUN_ONLY, check, "compare with the reference in double; exit status 1 if outside the bound"),
+    INPUT("expect", "E.npy", RUN_ONLY, expect,
+          "print how far O is from this array of its shape, a model's own output say"),
+    VALUE("tolerance", "X", RUN_ONLY, set_tolerance,
+          "exit status 1 if an element of O is farther than X from --expect's; default: only print",
+          "a finite number, 0 or above"),
+    FLAG("time", RUN_ONLY, time, "print the median time and GFLOP/s of repeated runs"),
     FLAG("json", EXPLAIN, json, "print JSON"),
     FLAG("verbose", BOTH, verbose, "print the library's messages"),
     FLAG("help", BOTH, help, "print this text"),
@@ -194,12 +229,17 @@ static void print_help(unsigned command)
         puts("Usage: vkattn run --q Q.npy --k K.npy --v V.npy [OPTION]...\n"
              "Compute attention of NumPy arrays (versions 1 to 3, C order) on a Vulkan device.\n");
     else
-        puts("Usage: vkattn explain --q Q.npy --k K.npy --v V.npy [OPTION]...\n"
-             "       vkattn explain --shape B,H,G,TQ,TK,D,DV [--type TYPE] [OPTION]...\n"
-             "Say which kernel a problem gets, why the others do not, and what it costs. Computes and writes "
-             "nothing.\n");
+        puts(
+            "Usage: vkattn explain --q Q.npy --k K.npy --v V.npy [OPTION]...\n"
+            "       vkattn explain --shape B,H,G,TQ,TK,D,DV [--type TYPE] [OPTION]...\n"
+            "Say which kernel a problem gets, why the others do not, and what it costs. Takes every option of "
+            "`vkattn run`:\n"
+            "the outputs that it names are planned for and not written; --check, --expect, --tolerance and --time have "
+            "no\n"
+            "effect.\n");
     for (unsigned i = 0; i < ROWS; i++) {
-        if (!(rows[i].commands & command))
+        const bool listed = command == OPTIONS_RUN || !(rows[i].commands & WITHOUT_EFFECT);
+        if (!(rows[i].commands & command) || !listed)
             continue;
         char left[64];
         snprintf(left, sizeof left, "--%s%s%s", rows[i].name, rows[i].value ? " " : "",
@@ -208,7 +248,9 @@ static void print_help(unsigned command)
     }
     fputs("\nIntegers are int32 or int64; a prefix beyond Tk is Tk. Masks, biases, LSE and weights are [B,H,Tq(,Tk)] "
           "in both\n"
-          "layouts. The file of O is float16 for f16, and float32 for f32 and bf16.\n\n" COMMAND_EXIT_HELP,
+          "layouts. The file of O is float16 for f16, and float32 for f32 and bf16. An output is neither another "
+          "output's\n"
+          "file nor an input's.\n\n" COMMAND_EXIT_HELP,
           stdout);
 }
 
@@ -252,11 +294,35 @@ static bool parse_arguments(int argc, char **argv, unsigned command, struct opti
     return optind == argc;
 }
 
-static bool same_file_named(const char *name_a, const char *a, const char *name_b, const char *b)
+/* What a row of files was given; NULL: nothing, or the row is of something else. */
+static const char *file_of(const struct options *options, const struct row *row)
 {
-    if (!a || !b || strcmp(a, b) != 0)
+    const char *path = NULL;
+    if (row->file != NO_FILE)
+        memcpy(&path, (const char *)options + row->at, sizeof path);
+    return path;
+}
+
+/* An output must not replace another output, nor what was read. */
+static bool check_output(const struct options *options, const struct row *output)
+{
+    const char *path = file_of(options, output);
+    for (const struct row *row = rows; row < rows + ROWS; row++) {
+        const char *other = file_of(options, row);
+        if (row == output || !other || !command_same_file(path, other))
+            continue;
+        command_complain("options --%s and --%s name the same file %s", output->name, row->name, path);
         return false;
-    command_complain("options --%s and --%s name the same file %s", name_a, name_b, a);
+    }
+    return true;
+}
+
+static bool check_files(const struct options *options)
+{
+    for (const struct row *row = rows; row < rows + ROWS; row++) {
+        if (row->file == WRITTEN_FILE && file_of(options, row) && !check_output(options, row))
+            return false;
+    }
     return true;
 }
 
@@ -276,24 +342,32 @@ static bool check_inputs_given(const struct options *options, unsigned command)
     return !missing && !options->type_given;
 }
 
+/* "option --lse-base goes with --lse" */
+static bool goes_with(bool given, const char *name, bool needed_given, const char *needed)
+{
+    if (given && !needed_given)
+        command_complain("option --%s goes with --%s, which is missing", name, needed);
+    return !given || needed_given;
+}
+
+static bool check_align(const struct options *options)
+{
+    if (!options->causal || !options->align || options->causal == options->align)
+        return true;
+    const bool bottom_right = options->causal == VKATTN_BOTTOM_RIGHT;
+    command_complain("option --align %s contradicts --causal %s", bottom_right ? "top-left" : "bottom-right",
+                     bottom_right ? "bottom-right" : "top-left");
+    return false;
+}
+
 static bool check_combination(const struct options *options, unsigned command)
 {
-    if (!check_inputs_given(options, command))
-        return false;
-    if (options->causal && options->align && options->causal != options->align) {
-        const bool bottom_right = options->causal == VKATTN_BOTTOM_RIGHT;
-        command_complain("option --align %s contradicts --causal %s", bottom_right ? "top-left" : "bottom-right",
-                         bottom_right ? "bottom-right" : "top-left");
-        return false;
-    }
-    if (!options->q_segments != !options->kv_segments) {
-        command_complain("option --%s needs --%s too", options->q_segments ? "q-segments" : "kv-segments",
-                         options->q_segments ? "kv-segments" : "q-segments");
-        return false;
-    }
-    return !same_file_named("out", options->out, "lse", options->lse) &&
-           !same_file_named("out", options->out, "weights", options->weights) &&
-           !same_file_named("lse", options->lse, "weights", options->weights);
+    return check_inputs_given(options, command) && check_align(options) &&
+           goes_with(options->q_segments, "q-segments", options->kv_segments, "kv-segments") &&
+           goes_with(options->kv_segments, "kv-segments", options->q_segments, "q-segments") &&
+           goes_with(options->mask_true != VKATTN_TRUE_UNSTATED, "mask-true", options->mask, "mask") &&
+           goes_with(options->lse_base_given, "lse-base", options->lse, "lse") &&
+           goes_with(options->tolerance_given, "tolerance", options->expect, "expect") && check_files(options);
 }
 
 bool options_parse(int argc, char **argv, unsigned command, struct options *options, int *exit_status)

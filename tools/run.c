@@ -176,23 +176,39 @@ static int check(const struct run *run)
 
 /* ---- --expect ------------------------------------------------------------------------------------------------- */
 
-/* Both are laid out alike. This only tells: how near another program's output should be is not for us to say. */
-static void print_difference(const struct run *run)
+/* The distance of two values, 0 where both are the same infinity or NaN. */
+static double distance(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b)) ? 0 : fabs(a - b);
+}
+
+/* How near another program's output should be is for the caller to say; without a tolerance this only tells. */
+static int compare_expected(const struct run *run)
 {
     const vkattn_dtype type = run->inputs.problem.o_type;
     const struct npy_array *expected = &run->expected;
+    const struct options *options = run->options;
     double largest = 0, sum = 0, peak = 0;
+    /* Both are laid out alike. */
     for (size_t i = 0; i < expected->count; i++) {
         const char *at = (const char *)run->inputs.blobs[BLOB_O].data + i * vkattn_dtype_size(type);
         const double there = inputs_element(expected, i);
-        const double difference = fabs((double)vkattn_decode(type, at) - there);
+        const double difference = distance((double)vkattn_decode(type, at), there);
         sum += difference * difference;
         /* Written so that a NaN is kept. */
         largest = difference <= largest ? largest : isnan(largest) ? largest : difference;
         peak = fabs(there) > peak ? fabs(there) : peak;
     }
-    printf("expect: O differs from %s by at most %.3g (RMS %.3g), where values reach %.4g\n", run->options->expect,
-           largest, expected->count ? sqrt(sum / (double)expected->count) : 0, peak);
+    const bool near = !options->tolerance_given || largest <= (double)options->tolerance;
+    printf("expect: O differs from %s by at most %.3g (RMS %.3g), where values reach %.4g", options->expect, largest,
+           expected->count ? sqrt(sum / (double)expected->count) : 0, peak);
+    if (options->tolerance_given)
+        printf("; tolerance %.3g: %s", (double)options->tolerance, near ? "right" : "WRONG");
+    printf("\n");
+    if (!near)
+        command_complain("O differs from %s by %.3g, more than --tolerance %.3g", options->expect, largest,
+                         (double)options->tolerance);
+    return near ? COMMAND_OK : COMMAND_WRONG;
 }
 
 /* ---- The rest -------------------------------------------------------------------------------------------------- */
@@ -251,11 +267,12 @@ static int run_on_device(struct run *run)
         exit_status = save_outputs(run);
     if (exit_status == COMMAND_OK && run->options->time)
         exit_status = print_time(run);
-    if (exit_status == COMMAND_OK && run->options->expect)
-        print_difference(run);
-    if (exit_status == COMMAND_OK && run->options->check)
-        exit_status = check(run);
-    return exit_status;
+    if (exit_status != COMMAND_OK)
+        return exit_status;
+    /* Either may find the result wrong; both are printed. */
+    const int expected = run->options->expect ? compare_expected(run) : COMMAND_OK;
+    const int checked = run->options->check ? check(run) : COMMAND_OK;
+    return checked != COMMAND_OK ? checked : expected;
 }
 
 int command_run(int argc, char **argv)
@@ -266,10 +283,11 @@ int command_run(int argc, char **argv)
     if (!options_parse(argc, argv, OPTIONS_RUN, &options, &exit_status))
         return exit_status;
     run.plan_options = (vkattn_options){.kernel = options.kernel, .access = options.access};
+    const vkattn_open_info info = {.device = options.device, .message = options.verbose ? command_message : NULL};
     exit_status = COMMAND_USAGE;
     if (inputs_load(&options, &run.inputs) && outputs_writable(&options) &&
         (!options.expect || inputs_read_like_o(options.expect, &run.inputs, &run.expected)))
-        exit_status = command_open(options.device, options.verbose, &run.context);
+        exit_status = command_open(&info, options.kernel, &run.context);
     if (exit_status == COMMAND_OK)
         exit_status = run_on_device(&run);
     if (run.context)

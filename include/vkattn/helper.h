@@ -22,12 +22,14 @@ typedef struct vkattn_listed {
 } vkattn_listed;
 
 typedef struct vkattn_open_info {
-    const char *device; /* a number in the list, or a part of the name (case ignored); NULL: the best: discrete,
-                           integrated, virtual, other, CPU */
+    const char *device; /* a number in the list, or a part of the name (case ignored; "" is a part of each); of several
+                           that fit, and of all for NULL, the best: discrete, integrated, virtual, other, CPU */
     uint32_t limits;    /* VKATTN_LIMIT_ bits */
     int validation;     /* nonzero: VK_LAYER_KHRONOS_validation with synchronisation checks, when it is installed */
     int statistics;     /* nonzero: pipelines keep what VK_KHR_pipeline_executable_properties can tell */
-    vkattn_message_fn message; /* messages of the library and of validation; may be NULL */
+    vkattn_message_fn message; /* messages of the library, within vkattn_open; and of validation, of several lines
+                                  perhaps, at any time until vkattn_close, on the thread whose Vulkan call they are
+                                  about. May be NULL */
     void *message_user;
 } vkattn_open_info;
 
@@ -53,35 +55,48 @@ typedef struct vkattn_context {
     void *message_user;
 } vkattn_context;
 
-/* Fill at most `capacity` entries; *count receives the number of devices.
- * Returns VKATTN_OK, VKATTN_UNSUPPORTED (no Vulkan loader or no driver), VKATTN_FAILED. Threads: one at a time. */
+/* Fill at most `capacity` entries; `listed` may be NULL where that is 0. *count receives the number of devices that
+ * there are, at most 64, which may be more than `capacity`. Returns VKATTN_OK, VKATTN_UNSUPPORTED (no Vulkan loader,
+ * driver or device), VKATTN_NO_MEMORY, VKATTN_FAILED. On failure *count is 0. Threads: one at a time of this,
+ * vkattn_open and vkattn_close. */
 VKATTN_API vkattn_status vkattn_list(vkattn_listed *listed, uint32_t capacity, uint32_t *count);
 
 /* Open a device with a compute queue and everything that vkattn_device_wants_get names.
  * Returns VKATTN_OK
  *         VKATTN_INVALID      info->device names no device; the sentence lists those there are
- *         VKATTN_UNSUPPORTED  no Vulkan loader, no driver, or the device is below the minimum
- *         VKATTN_NO_MEMORY, VKATTN_FAILED. On failure *context is NULL. Threads: one at a time. */
+ *         VKATTN_UNSUPPORTED  no Vulkan loader, driver or device, or the device is below the minimum
+ *         VKATTN_NO_MEMORY, VKATTN_DEVICE_LOST, VKATTN_FAILED  from the driver.
+ * On failure *context is NULL. info may be NULL: all defaults. Threads: one at a time, as vkattn_list. */
 VKATTN_API vkattn_status vkattn_open(const vkattn_open_info *info, vkattn_context **context);
 
-/* Close a device; NULL is ignored. */
+/* Close a device; NULL is ignored. Its plans and mapped buffers must be gone, and what was submitted finished.
+ * Threads: one at a time, as vkattn_list; no other call may be using the context. */
 VKATTN_API void vkattn_close(vkattn_context *context);
 
 /* A buffer in host-visible, host-coherent memory, mapped; with a device address where the device has them. */
 typedef struct vkattn_mapped {
     VkBuffer buffer;
     VkDeviceMemory memory;
-    VkDeviceSize size;
+    VkDeviceSize size; /* bytes */
     void *data;
 } vkattn_mapped;
 
-/* Make a buffer for any use by vkattn. Returns VKATTN_OK, VKATTN_NO_MEMORY, VKATTN_FAILED. */
+/* Make a buffer of `size` bytes, of 4 where that is 0, for any use by vkattn. Its contents are undefined.
+ * Returns VKATTN_OK, VKATTN_NO_MEMORY, VKATTN_DEVICE_LOST, VKATTN_FAILED. On failure *mapped is zeroed.
+ * Threads: any. */
 VKATTN_API vkattn_status vkattn_mapped_create(vkattn_context *context, VkDeviceSize size, vkattn_mapped *mapped);
+
+/* Free a buffer and zero *mapped; one that is zeroed is ignored. No submitted command may still use it.
+ * Threads: any, each with buffers of its own. */
 VKATTN_API void vkattn_mapped_destroy(vkattn_context *context, vkattn_mapped *mapped);
 
 /* Begin a command buffer, let `record` fill it, submit it and wait. A status from `record` other than VKATTN_OK ends
  * the call without a submission. *seconds, if not NULL, receives the device time between the first and the last
- * command, or the host's where the queue has no timestamps. */
+ * command, or the host's from submission to the end where the queue has no timestamps. Writes by compute shaders and
+ * copies are then visible to the host.
+ *
+ * Returns VKATTN_OK, what `record` returned, or VKATTN_NO_MEMORY, VKATTN_DEVICE_LOST, VKATTN_FAILED from the driver; on
+ * failure *seconds stays as it was. Threads: one at a time per context, and not while vkattn_attend uses its queue. */
 typedef vkattn_status (*vkattn_record_fn)(void *user, VkCommandBuffer cmd);
 VKATTN_API vkattn_status vkattn_run(vkattn_context *context, vkattn_record_fn record, void *user, double *seconds);
 

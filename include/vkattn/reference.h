@@ -31,7 +31,9 @@ typedef struct vkattn_reference {
  * p_type   the type to which the kernel under test declares that it rounds P: VKATTN_F32 for none.
  *
  * A bound is +infinity where a score leaves the range of f32, since no f32 kernel can then answer.
- * Returns VKATTN_OK, VKATTN_INVALID (problem, lengths, or a missing tensor), VKATTN_NO_MEMORY.
+ * Returns VKATTN_OK
+ *         VKATTN_INVALID    problem, lengths, p_type, or a missing tensor; nothing was written
+ *         VKATTN_NO_MEMORY  some rows of the outputs were perhaps written.
  * Threads: any.
  */
 VKATTN_API vkattn_status vkattn_reference_forward_sized(const vkattn_problem *problem, size_t problem_size,
@@ -45,6 +47,8 @@ static inline vkattn_status vkattn_reference_forward(const vkattn_problem *probl
     return vkattn_reference_forward_sized(problem, sizeof *problem, tensors, sizeof *tensors, lengths, p_type, out,
                                           sizeof *out);
 }
+
+/* Of a type that is none of the three values, these take it as VKATTN_BF16. */
 
 /* Bytes of one element. Threads: any. */
 VKATTN_API size_t vkattn_dtype_size(vkattn_dtype type);

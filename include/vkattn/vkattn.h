@@ -16,11 +16,19 @@
  * (i, j) is visible when all of these that are in use hold: j < kv_length[b]; i < q_length[b];
  * -left <= j - i' <= right, or j < prefix[b]; q_segment[i] == kv_segment[j]; the mask says so; bias is not -inf.
  * A query that sees no key has O = 0, W = 0 and LSE = -infinity (the sink's logit where there is a sink).
- * What a query does not see may hold anything, NaN included, and does not reach its outputs.
+ * What a query does not see may hold anything, NaN included, and does not reach its outputs. A query that sees a score
+ * of NaN or +infinity, or no score (its sink included) above -infinity, or has a sink of NaN or +infinity and sees a
+ * key, is NaN in O, in LSE and in the W of the keys that it sees; it alone. A NaN or an infinity of V reaches the O of
+ * the queries that see it, and nothing else.
  *
  * Conventions: every struct may start as {0}, and each zero is the documented default. Strides are in elements of the
  * tensor's own type, never bytes. Nothing prints; a failing call returns a status and leaves one sentence in
  * vkattn_last_error().
+ *
+ * A function NAME_sized takes, behind each struct, its size in bytes as the caller was compiled: sizeof, which the
+ * inline NAME passes. Members that a shorter struct (of an older header) lacks are 0; of a longer one what this library
+ * does not know must be 0, else the call is VKATTN_INVALID. Of a struct that is an output, that many bytes are written.
+ * Language bindings call NAME_sized.
  *
  * Sources: attention, Vaswani et al. 2017 (arXiv:1706.03762); online softmax, Milakov and Gimelshein 2018
  * (arXiv:1805.02867); tiling, Dao 2023 (arXiv:2307.08691); grouped heads, Ainslie et al. 2023 (arXiv:2305.13245).
@@ -215,11 +223,12 @@ typedef enum vkattn_access {
 
 /* How to plan. Zero, or a NULL pointer, lets the library choose. */
 typedef struct vkattn_options {
-    const char *kernel;       /* force this kernel; NULL: the cheapest */
-    vkattn_access access;     /* force a way of reaching tensors */
-    uint32_t tile;            /* 1-based row of the kernel's tile table; 0: the cheapest */
-    uint64_t max_work;        /* most score elements (queries times keys) in one dispatch; 0: no limit. Results do not
-                                 depend on it, bit for bit. Windows resets a GPU after 2 s: cut long work there */
+    const char *kernel;   /* force this kernel; NULL: the cheapest */
+    vkattn_access access; /* force a way of reaching tensors */
+    uint32_t tile;        /* 1-based row of the kernel's tile table, with a forced kernel only; 0: the first row that
+                             is for the device and the widths and can run */
+    uint64_t max_work;    /* most score elements (queries times keys) in one dispatch; 0: no limit. Results do not
+                             depend on it, bit for bit. Windows resets a GPU after 2 s: cut long work there */
     uint32_t mid_word_starts; /* nonzero: 16-bit K and V are expected to start in mid-word. Without it such a call is
                                  right, but runs a kernel for any shape, which is slow */
 } vkattn_options;
@@ -244,15 +253,23 @@ typedef struct vkattn_report {
     uint32_t step_count; /* of the plan: perhaps kv_unpack, a forward kernel, perhaps fwd_weights */
     char tile[96];       /* the chosen tile in words */
     double flops;        /* 2 B H Tq Tk (dim_qk + dim_v), less what the band and the lengths of the problem exclude */
-    double bytes_moved;  /* Q, K, V, O once each, and mask and bias where used */
-    double score_bytes;  /* f32 bytes of the B H Tq Tk score matrix that is never written */
+    double bytes_moved; /* every tensor that the problem uses, once each: Q, K, V, O, and where used LSE, weights, mask,
+                           bias, slopes, sinks, lengths, prefix and segments; of mask and bias what broadcasts counts
+                           once */
+    double score_bytes; /* f32 bytes of the B H Tq Tk score matrix that is never written */
     uint64_t workspace_size; /* bytes */
 } vkattn_report;
 
-/* Say which kernel a problem gets on a device and why the others refuse. Compiles nothing.
+/* Say which kernel a problem gets on a device and why the others refuse. Compiles nothing. A kernel that needs a step
+ * before or behind it which cannot run (copies of K and V that a descriptor does not reach, say) has refused with that
+ * step's reason. options may be NULL.
+ *
  * Returns VKATTN_OK
  *         VKATTN_INVALID      the problem or an option is wrong; *report is zeroed
- *         VKATTN_UNSUPPORTED  no kernel runs it; report->candidates hold the reasons. Threads: any. */
+ *         VKATTN_UNSUPPORTED  no kernel, or not the forced one, runs it. report->candidates hold the reasons (of a
+ *                             kernel that was not forced perhaps none); chosen is -1, step_count, tile and
+ *                             workspace_size are 0, and the work and the bytes are those of the problem.
+ * Threads: any. */
 VKATTN_API vkattn_status vkattn_explain_sized(const vkattn_device *device, const vkattn_problem *problem,
                                               size_t problem_size, const vkattn_options *options, size_t options_size,
                                               vkattn_report *report, size_t report_size);
@@ -275,7 +292,8 @@ static inline vkattn_status vkattn_explain(const vkattn_device *device, const vk
  *         VKATTN_INVALID      a field or a combination of fields is wrong
  *         VKATTN_UNSUPPORTED  valid, but no kernel (or not the forced one) runs it on this device
  *         VKATTN_NO_MEMORY, VKATTN_DEVICE_LOST, VKATTN_FAILED  from the driver.
- * Threads: any; equal pipelines are built once. Cost: tens of microseconds, and 10 to 1000 ms for each new pipeline.
+ * Threads: any; equal pipelines are built once. Cost: a few microseconds, and for each new pipeline what the driver's
+ * compiler takes: 10 ms to seconds. Some drivers (llvmpipe) leave a part of that to the first execution.
  */
 VKATTN_API vkattn_status vkattn_plan_create_sized(vkattn_device *device, const vkattn_problem *problem,
                                                   size_t problem_size, const vkattn_options *options,
@@ -286,7 +304,8 @@ static inline vkattn_status vkattn_plan_create(vkattn_device *device, const vkat
     return vkattn_plan_create_sized(device, problem, sizeof *problem, options, sizeof *options, plan);
 }
 
-/* Free a plan; NULL is ignored. Pipelines stay with the device. Command buffers that recorded it stay valid. */
+/* Free a plan; NULL is ignored. Pipelines stay with the device. Command buffers that recorded it stay valid.
+ * Threads: any, but no other call may be using the plan. */
 VKATTN_API void vkattn_plan_destroy(vkattn_plan *plan);
 
 /* The name of the forward kernel that a plan uses; static. A recording whose 16-bit K or V starts in mid-word may run

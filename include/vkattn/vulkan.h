@@ -59,7 +59,8 @@ enum {
     VKATTN_LIMIT_UNKNOWN_GPU = 1u << 5 /* planned for as a GPU that nobody measured, whatever the device is */
 };
 
-/* Messages that are no errors: a feature that was left off and why. `text` is one line without a newline. */
+/* Messages that are no errors: a feature that was left off and why. `text` is one line without a newline, and lives as
+ * long as the call. The library calls it within vkattn_device_create alone, on the thread that called that. */
 typedef void (*vkattn_message_fn)(void *user, const char *text);
 
 typedef struct vkattn_device_info {
@@ -118,6 +119,9 @@ typedef struct vkattn_buffer {
     VkDeviceAddress address; /* of buffer's first byte; 0: the library asks the driver. Read only in address mode */
 } vkattn_buffer;
 
+/* The tensors of one recording. Their shapes and types, and which of them are required, are in the table of
+ * vkattn_problem (vkattn.h), those of the vectors with the bits of its flags. What the problem does not use is ignored.
+ */
 typedef struct vkattn_buffers {
     vkattn_buffer q, k, v, o, lse, weights, mask, bias, alibi, sinks;
     vkattn_buffer kv_lengths, q_lengths, prefix, q_segments, kv_segments;
@@ -130,10 +134,11 @@ typedef struct vkattn_buffers {
  * lengths  NULL: the problem's. Less than the problem's may be used, never more.
  *
  * Synchronisation is the caller's at both ends:
- *   before  writes to the inputs must be available and visible to COMPUTE_SHADER / SHADER_READ, and earlier reads and
- *           writes of the outputs must be ordered before COMPUTE_SHADER.
+ *   before  writes to the inputs must be available and visible to COMPUTE_SHADER / SHADER_READ, earlier writes to
+ *           the outputs to COMPUTE_SHADER / SHADER_READ | SHADER_WRITE, and earlier reads of the outputs must be over:
+ *           a 16-bit element is stored by changing its half of a 32-bit word, whose other half may be a neighbour's.
  *   after   the outputs were written by COMPUTE_SHADER / SHADER_WRITE.
- *   The workspace is written by TRANSFER and read (and, with two steps, written) by COMPUTE_SHADER. Two recordings in
+ *   The workspace is written by TRANSFER, and read and perhaps written by COMPUTE_SHADER. Two recordings in
  *   one queue that share a workspace are ordered by the library's own first barrier. Executions that may overlap need a
  *   workspace each.
  *
@@ -141,11 +146,10 @@ typedef struct vkattn_buffers {
  * cmd must be recording, outside a render pass, of a family with VK_QUEUE_COMPUTE_BIT; one thread at a time per cmd.
  *
  * Returns VKATTN_OK
- *         VKATTN_INVALID  a buffer is missing, too small or misaligned, or lengths exceed the problem's; nothing was
- *                         appended.
- *         VKATTN_UNSUPPORTED  with descriptors: a tensor is larger than maxStorageBufferRange; 2^32 or more work
- * groups; 16-bit K or V starts in mid-word and the plan holds no kernel for that; nothing was appended. Threads: any,
- * one per cmd.
+ *         VKATTN_INVALID      a buffer is missing, too small or misaligned, or lengths exceed the problem's
+ *         VKATTN_UNSUPPORTED  a tensor is larger than maxStorageBufferRange (with descriptors); there would be 2^32 or
+ *                             more work groups; 16-bit K or V starts in mid-word and the plan holds no kernel for that.
+ * On failure nothing was appended. Threads: any, one per cmd.
  */
 VKATTN_API vkattn_status vkattn_record_sized(const vkattn_plan *plan, VkCommandBuffer cmd,
                                              const vkattn_buffers *buffers, size_t buffers_size,

@@ -125,7 +125,7 @@ static void submit(VkDevice device, VkQueue queue, const vkattn_plan *plan, cons
     vkDestroyCommandPool(device, pool, NULL);
 }
 
-/* softmax([1.75, -1, 1.25]) of docs/numerics.md's published numbers, seen through V = identity. */
+/* softmax([1.75, -1, 1.25]), the published numbers of tests/unit/test_reference.c, seen through V = identity. */
 static int attend(VkPhysicalDevice physical, VkDevice device, vkattn_device *vkattn)
 {
     enum { SLOT = 1024 };

@@ -1,21 +1,45 @@
 /* Parts of the command that need no device: option parsing, comparison with the reference, JSON. */
+#define _DEFAULT_SOURCE /* mkdtemp, symlink */
+
 #include "command.h"
 #include "compare.h"
 #include "json.h"
 #include "options.h"
 
 #include <criterion/criterion.h>
+#include <criterion/redirect.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* command.c opens devices; nothing here does, so that the test needs no Vulkan loader. */
+/* A device of no driver, so that the test needs no Vulkan loader. It has two kernels. */
+static vkattn_context pretended;
+static unsigned opened, closed;
+
 vkattn_status vkattn_open(const vkattn_open_info *info, vkattn_context **context)
 {
     (void)info;
-    *context = NULL;
-    return VKATTN_UNSUPPORTED;
+    opened++;
+    *context = &pretended;
+    return VKATTN_OK;
+}
+
+void vkattn_close(vkattn_context *context)
+{
+    cr_assert_eq(context, &pretended);
+    closed++;
+}
+
+vkattn_status vkattn_explain_sized(const vkattn_device *device, const vkattn_problem *problem, size_t problem_size,
+                                   const vkattn_options *options, size_t options_size, vkattn_report *report,
+                                   size_t report_size)
+{
+    (void)device, (void)problem, (void)problem_size, (void)options, (void)options_size, (void)report_size;
+    *report = (vkattn_report){.candidates = {{.kernel = "fwd_one"}, {.kernel = "fwd_two"}}, .candidate_count = 2};
+    return VKATTN_OK;
 }
 
 /* ---- Numbers --------------------------------------------------------------------------------------------------- */
@@ -126,6 +150,106 @@ Test(command, options_that_are_refused)
     cr_assert_not(PARSE(OPTIONS_EXPLAIN, &options, "--shape", "1,1,1,1,1,1,0"));
     cr_assert(PARSE(OPTIONS_EXPLAIN, &options, "--shape", "1,1,1,0,0,1,1", "--type", "bf16"));
 }
+
+Test(command, shapes_that_no_problem_has)
+{
+    static const char *const bad[] = {"0,1,1,1,1,1,1",   "1,0,1,1,1,1,1",         "1,1,0,1,1,1,1",
+                                      "1,3,2,1,1,1,1",   "1,1,2,1,1,1,1",         "1,1,1,1,1,0,1",
+                                      "1,1,1,1,1,577,1", "1,1,1,1,1,1,577",       "1,1,1,-1,1,1,1",
+                                      "1,1,1,1,1,1",     "1,1,1,536870912,1,1,1", "1,1,1,1,536870912,1,1"};
+    struct options options;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        cr_assert_not(PARSE(OPTIONS_EXPLAIN, &options, "--shape", bad[i]), "%s", bad[i]);
+    cr_assert(PARSE(OPTIONS_EXPLAIN, &options, "--shape", "2,4,2,536870911,0,576,1"));
+    cr_assert_eq(options.shape[SHAPE_TQ], 536870911u);
+}
+
+/* What says how to read something that is not there. */
+Test(command, options_that_need_another)
+{
+    struct options options;
+    cr_assert_not(PARSE(OPTIONS_RUN, &options, QKV, "--lse-base", "2"));
+    cr_assert_not(PARSE(OPTIONS_RUN, &options, QKV, "--lse-base", "2", "--weights", "w"));
+    cr_assert(PARSE(OPTIONS_RUN, &options, QKV, "--lse-base", "2", "--lse", "l"));
+    cr_assert(options.lse_base_2);
+    cr_assert_not(PARSE(OPTIONS_RUN, &options, QKV, "--mask-true", "ignore"));
+    cr_assert(PARSE(OPTIONS_RUN, &options, QKV, "--mask-true", "ignore", "--mask", "m"));
+    cr_assert_not(PARSE(OPTIONS_RUN, &options, QKV, "--tolerance", "0.1"));
+    cr_assert_not(PARSE(OPTIONS_RUN, &options, QKV, "--expect", "e", "--tolerance", "-0.1"));
+    cr_assert(PARSE(OPTIONS_RUN, &options, QKV, "--expect", "e", "--tolerance", "0"));
+    cr_assert(options.tolerance_given);
+}
+
+Test(command, explain_takes_the_options_of_run)
+{
+    struct options options;
+    cr_assert(PARSE(OPTIONS_EXPLAIN, &options, QKV, "--out", "o", "--check", "--time", "--expect", "e"));
+    cr_assert(PARSE(OPTIONS_EXPLAIN, &options, QKV, "--expect", "e", "--tolerance", "1", "--json"));
+    cr_assert_not(PARSE(OPTIONS_RUN, &options, QKV, "--json"));
+}
+
+Test(command, a_refusal_names_the_option, .init = cr_redirect_stderr)
+{
+    struct options options;
+    cr_assert_not(PARSE(OPTIONS_RUN, &options, QKV, "--lse-base", "2"));
+    cr_assert_not(PARSE(OPTIONS_RUN, &options, QKV, "--out", "x", "--lse", "./x"));
+    cr_assert_not(PARSE(OPTIONS_RUN, &options, QKV, "--out", "./q"));
+    fflush(stderr);
+    cr_assert_stderr_eq_str("vkattn: option --lse-base goes with --lse, which is missing\n"
+                            "vkattn: options --out and --lse name the same file x\n"
+                            "vkattn: options --out and --q name the same file ./q\n");
+}
+
+Test(command, an_output_is_no_other_file)
+{
+    struct options options;
+    cr_assert_not(PARSE(OPTIONS_RUN, &options, QKV, "--weights", "x", "--lse", ".//x"));
+    cr_assert_not(PARSE(OPTIONS_RUN, &options, QKV, "--out", "x", "--expect", "x"));
+    cr_assert_not(PARSE(OPTIONS_EXPLAIN, &options, QKV, "--out", "v"));
+    cr_assert(PARSE(OPTIONS_RUN, &options, QKV, "--out", "x", "--lse", "y", "--weights", "./z"));
+    cr_assert(PARSE(OPTIONS_RUN, &options, QKV, "--out", "/dev/null", "--lse", "/dev/null"));
+    cr_assert(PARSE(OPTIONS_RUN, &options, "--q", "x", "--k", "x", "--v", "x"), "inputs may be the same");
+}
+
+Test(command, paths_of_one_file)
+{
+    char folder[] = "/tmp/vkattn-command-XXXXXX", a[64], b[64], link[64];
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(a, sizeof a, "%s/a", folder);
+    snprintf(b, sizeof b, "%s/../%s/a", folder, strrchr(folder, '/') + 1);
+    snprintf(link, sizeof link, "%s/link", folder);
+    cr_assert(command_same_file(a, b), "neither is there yet");
+    cr_assert_not(command_same_file(a, link));
+    FILE *file = fopen(a, "w");
+    cr_assert(file && fclose(file) == 0 && symlink(a, link) == 0);
+    cr_assert(command_same_file(a, b));
+    cr_assert(command_same_file(a, link));
+    cr_assert_not(command_same_file(a, "/dev/null"));
+    cr_assert_not(command_same_file("/nowhere/a", "/nowhere/a"), "such a folder fails by itself");
+    cr_assert(remove(link) == 0 && remove(a) == 0 && rmdir(folder) == 0);
+}
+
+/* ---- The device ------------------------------------------------------------------------------------------------ */
+
+Test(command, opening_checks_device_and_kernel, .init = cr_redirect_stderr)
+{
+    vkattn_context *context;
+    cr_assert_eq(command_open(&(vkattn_open_info){0}, "fwd_two", &context), COMMAND_OK);
+    cr_assert_eq(context, &pretended);
+    cr_assert_eq(command_open(&(vkattn_open_info){0}, NULL, &context), COMMAND_OK);
+    cr_assert_eq(closed, 0u);
+    cr_assert_eq(command_open(&(vkattn_open_info){0}, "nosuch", &context), COMMAND_USAGE);
+    cr_assert_eq(closed, 1u);
+    cr_assert_null(context);
+    cr_assert_eq(command_open(&(vkattn_open_info){.device = ""}, NULL, &context), COMMAND_USAGE);
+    cr_assert_eq(opened, 3u, "an empty name opens nothing");
+    fflush(stderr);
+    cr_assert_stderr_eq_str(
+        "vkattn: option --kernel: 'nosuch' should be one of fwd_one, fwd_two\n"
+        "vkattn: option --device: '' should be a number of `vkattn devices`, or a part of a name\n");
+}
+
+/* ---- Alignment ------------------------------------------------------------------------------------------------- */
 
 Test(command, alignment_follows_causal)
 {
