@@ -33,6 +33,8 @@ struct caps {
     uint32_t max_groups_x, max_groups_y;
     uint64_t max_range;        /* bytes of one storage buffer binding */
     uint32_t offset_alignment; /* of a storage buffer binding, bytes */
+    uint32_t fill_groups;      /* work groups of one subgroup that keep the device busy */
+    bool shuffles;             /* subgroup shuffles in compute shaders */
     uint32_t max_loop_rounds;  /* of all loops of an invocation; 0: no limit. A driver's fault, see src/vk/device.c */
 };
 

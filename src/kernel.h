@@ -34,14 +34,23 @@ enum { REASON_SIZE = sizeof((vkattn_candidate *)0)->reason };
 
 enum role {
     ROLE_FORWARD, /* computes O */
+    ROLE_COMBINE, /* joins the parts of a forward kernel that cuts the keys, behind it */
     ROLE_UNPACK,  /* K and V to f32 copies, before; chained kernels need no refuse and no cost */
+    ROLE_MERGE,   /* two results into one; a plan of its own */
     ROLE_WEIGHTS, /* W from LSE, behind */
+};
+
+/* What a kernel's work groups are numbered over. */
+enum work {
+    WORK_QUERIES, /* blocks of queries of a head */
+    WORK_KEYS,    /* blocks of keys of a kv head */
+    WORK_PACKED,  /* parts of the keys for blocks of (query, head of the group) pairs of a kv head */
 };
 
 struct kernel {
     const char *name;
     enum role role;
-    bool over_keys; /* work groups are blocks of keys of a kv head, not of queries of a head */
+    enum work work;
     /* It reads 16-bit K and V as words, which a tensor that starts in mid-word does not allow. */
     bool needs_words;
     const struct spirv *spirv; /* [0] descriptors, [1] addresses */
@@ -58,8 +67,10 @@ struct kernel {
     double (*rounds)(const struct problem *, const struct tile *);
     /* Specialization constants; all are VKA_FROM_PARAMS or 0 before. */
     void (*constants)(const struct problem *, const struct caps *, const struct tile *, uint32_t values[VKA_IDS]);
-    /* Rows of one work group: queries, or keys of a kernel over keys. */
-    uint32_t (*group_rows)(const struct tile *);
+    /* Rows of one work group: queries, keys, or pairs, as `work` says. */
+    uint32_t (*group_rows)(const struct problem *, const struct tile *);
+    /* Parts into which it cuts the keys: problem.parts, if that is not 0; NULL: it does not cut them. */
+    uint32_t (*parts)(const struct problem *, const struct caps *, const struct tile *);
     /* Whether K and V are to be unpacked to f32 before; NULL: never. */
     bool (*unpack)(const struct problem *, const struct caps *, const struct tile *);
 };
@@ -79,6 +90,9 @@ bool vkattn_gives_subgroup(const struct caps *caps, const struct tile *tile);
 
 /* Whether all rows of a tensor start on a 32-bit word when the tensor does. */
 bool vkattn_rows_on_words(const struct tensor *tensor);
+
+/* Whether that holds for K and V, and they are expected to start on one. */
+bool vkattn_kv_on_words(const struct problem *problem);
 
 /* VKA_ feature bits of a problem. */
 uint32_t vkattn_features(const struct problem *problem);

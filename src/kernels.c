@@ -3,13 +3,12 @@
 
 #include <stdio.h>
 
-extern const struct kernel vkattn_fwd_rows, vkattn_fwd_tile, vkattn_fwd_weights, vkattn_kv_unpack;
+extern const struct kernel vkattn_fwd_rows, vkattn_fwd_tile, vkattn_fwd_decode, vkattn_fwd_combine, vkattn_fwd_merge,
+    vkattn_fwd_weights, vkattn_kv_unpack;
 
 const struct kernel *const vkattn_kernels[] = {
-    &vkattn_fwd_rows,
-    &vkattn_fwd_tile,
-    &vkattn_fwd_weights,
-    &vkattn_kv_unpack,
+    &vkattn_fwd_rows,  &vkattn_fwd_tile,    &vkattn_fwd_decode, &vkattn_fwd_combine,
+    &vkattn_fwd_merge, &vkattn_fwd_weights, &vkattn_kv_unpack,
 };
 
 const uint32_t vkattn_kernel_count = sizeof vkattn_kernels / sizeof *vkattn_kernels;
@@ -51,6 +50,12 @@ bool vkattn_rows_on_words(const struct tensor *t)
     const uint64_t elements = 32 / t->bits;
     return (t->row_stride % elements == 0 || t->rows <= 1) && t->head_stride % elements == 0 &&
            t->batch_stride % elements == 0;
+}
+
+bool vkattn_kv_on_words(const struct problem *problem)
+{
+    return !problem->mid_word_starts && vkattn_rows_on_words(&problem->tensors[TENSOR_K]) &&
+           vkattn_rows_on_words(&problem->tensors[TENSOR_V]);
 }
 
 static uint32_t bit_if(bool condition, uint32_t bit)

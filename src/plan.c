@@ -30,7 +30,7 @@ static bool refuse_access(const struct problem *p, const struct caps *caps, bool
             snprintf(reason, REASON_SIZE,
                      "%s spans %" PRIu64 " bytes; a descriptor of this device reaches %" PRIu64
                      " (maxStorageBufferRange), and addresses were not chosen or are not enabled",
-                     vkattn_tensor_names[id], bits / 8, caps->max_range);
+                     p->names[id], bits / 8, caps->max_range);
             return true;
         }
     }
@@ -106,7 +106,7 @@ static void fill_step(struct step *step, const struct kernel *kernel, const stru
     for (int id = 0; id < VKA_IDS; id++)
         step->constants[id] = VKA_FROM_PARAMS;
     kernel->constants(p, caps, tile, step->constants);
-    step->group_rows = kernel->group_rows(tile);
+    step->group_rows = kernel->group_rows(p, tile);
 }
 
 static vkattn_status check_options(const vkattn_options *options)
@@ -120,6 +120,8 @@ static vkattn_status check_options(const vkattn_options *options)
     REQUIRE(!options->tile || options->tile <= forced->tile_count,
             "options.tile is %" PRIu32 ": %s has %" PRIu32 " tiles", options->tile, options->kernel,
             forced ? forced->tile_count : 0);
+    REQUIRE(options->parts <= VKATTN_MAX_PARTS, "options.parts is %" PRIu32 ": must be at most %u", options->parts,
+            VKATTN_MAX_PARTS);
     REQUIRE((int)options->access >= 0 && options->access <= VKATTN_ACCESS_DESCRIPTOR,
             "options.access is %d: not a value of its enum", (int)options->access);
     return VKATTN_OK;
@@ -168,7 +170,7 @@ static vkattn_status add_workspace(struct plan *plan, const struct caps *caps, e
         return vkattn_fail(VKATTN_UNSUPPORTED,
                            "%s, which the kernel needs in the workspace, takes %" PRIu64
                            " bytes; a descriptor of this device reaches %" PRIu64,
-                           vkattn_tensor_names[id], bytes, caps->max_range);
+                           plan->problem.names[id], bytes, caps->max_range);
     plan->workspace_offset[id] = plan->workspace_size;
     const uint64_t alignment = vkattn_workspace_alignment(caps);
     plan->workspace_size += (bytes + alignment - 1) / alignment * alignment;
@@ -221,6 +223,19 @@ static vkattn_status add_sums(struct plan *plan, const struct caps *caps)
     return add_workspace(plan, caps, TENSOR_SUMS, sums);
 }
 
+/* What each part leaves of each row; all tensors of a kernel that cuts keys but these are the caller's. */
+static vkattn_status chain_combine(struct plan *plan, const struct caps *caps)
+{
+    const struct problem *p = &plan->problem;
+    const uint64_t rows = (uint64_t)p->len_q * plan->parts;
+    const struct tensor sums = {
+        .heads = p->heads, .rows = rows, .row_width = p->dim_v, .row_stride = own_stride(p->dim_v), .output = true};
+    const struct tensor stats = {.heads = p->heads, .rows = rows, .row_width = 4, .row_stride = 4, .output = true};
+    TRY(add_workspace(plan, caps, TENSOR_PARTS, sums));
+    TRY(add_workspace(plan, caps, TENSOR_STATS, stats));
+    return chain(plan, caps, ROLE_COMBINE);
+}
+
 static vkattn_status chain_weights(struct plan *plan, const struct caps *caps)
 {
     const struct problem *p = &plan->problem;
@@ -236,11 +251,17 @@ static vkattn_status chain_steps(struct plan *plan, const struct caps *caps, con
     const struct kernel *kernel = forward->kernel;
     if (kernel->unpack && kernel->unpack(&plan->problem, caps, forward->tile))
         TRY(chain_unpack(plan, caps));
-    else if (kernel->needs_words && plan->problem.kv_type != VKATTN_F32)
+    else
+        plan->needs_words = kernel->needs_words && plan->problem.kv_type != VKATTN_F32 &&
+                            forward->constants[VKA_ID_WORDS] != 0; /* of a kernel with two forms */
+    if (plan->needs_words)
         choose_mid_word(plan, caps);
-    if (forward->constants[VKA_ID_FOLD] != 0 && forward->constants[VKA_ID_FOLD] != VKA_FROM_PARAMS)
+    const bool folds = forward->constants[VKA_ID_FOLD] != 0 && forward->constants[VKA_ID_FOLD] != VKA_FROM_PARAMS;
+    if (folds && !kernel->parts) /* parts are folded where they lie */
         TRY(add_sums(plan, caps));
     plan->steps[plan->step_count++] = *forward;
+    if (kernel->parts)
+        TRY(chain_combine(plan, caps));
     return plan->problem.flags & VKATTN_WRITE_WEIGHTS ? chain_weights(plan, caps) : VKATTN_OK;
 }
 
@@ -262,6 +283,7 @@ static void choose_forward(struct plan *plan, const struct caps *caps, const vka
         struct plan whole = empty;
         struct step forward;
         fill_step(&forward, kernel, &empty.problem, caps, tile);
+        whole.parts = kernel->parts ? kernel->parts(&whole.problem, caps, tile) : 1;
         if (chain_steps(&whole, caps, &forward) != VKATTN_OK) {
             snprintf(candidate->reason, REASON_SIZE, "%s", vkattn_last_error());
             candidate->tile = 0;
@@ -300,6 +322,7 @@ vkattn_status vkattn_plan_choose(const struct problem *problem, const struct cap
     memset(plan, 0, sizeof *plan);
     plan->problem = *problem;
     plan->problem.mid_word_starts = options->mid_word_starts != 0;
+    plan->problem.parts = options->parts;
     plan->addresses = prefer_addresses(caps, options);
     /* From here on caps->addresses says that this plan reaches tensors by address. */
     struct caps used = *caps;
@@ -314,6 +337,24 @@ vkattn_status vkattn_plan_choose(const struct problem *problem, const struct cap
     report->workspace_size = plan->workspace_size;
     describe_tile(vkattn_forward_step(plan)->tile, report->tile, sizeof report->tile);
     return VKATTN_OK;
+}
+
+vkattn_status vkattn_plan_merge(const struct problem *problem, const struct caps *caps, const vkattn_options *options,
+                                struct plan *plan)
+{
+    REQUIRE(!options->kernel && !options->tile && !options->parts && !options->mid_word_starts,
+            "options: kernel, tile, parts and mid_word_starts must be 0 in a merge");
+    TRY(check_options(options));
+    char reason[REASON_SIZE];
+    memset(plan, 0, sizeof *plan);
+    plan->problem = *problem;
+    plan->parts = 1;
+    plan->addresses = prefer_addresses(caps, options);
+    plan->workspace_size = PARAMS_SIZE;
+    plan->max_work = options->max_work;
+    if (refuse_access(&plan->problem, caps, plan->addresses, reason))
+        return vkattn_fail(VKATTN_UNSUPPORTED, "%s", reason);
+    return chain(plan, caps, ROLE_MERGE);
 }
 
 void vkattn_plan_params(const struct plan *plan, const vkattn_lengths *lengths, vka_params *params)
@@ -337,6 +378,7 @@ void vkattn_plan_params(const struct plan *plan, const vkattn_lengths *lengths, 
         .right = p->right,
         .scale = p->scale,
         .softcap = p->softcap,
+        .parts = plan->parts,
     };
     for (int id = 0; id < TENSOR_COUNT; id++) {
         const struct tensor *t = &p->tensors[id];
@@ -346,17 +388,21 @@ void vkattn_plan_params(const struct plan *plan, const vkattn_lengths *lengths, 
     }
 }
 
-uint32_t vkattn_step_blocks(const struct step *step, const vkattn_lengths *lengths)
+uint64_t vkattn_step_blocks(const struct plan *plan, const struct step *step, const vkattn_lengths *lengths)
 {
-    const uint32_t rows = step->kernel->over_keys ? lengths->len_kv : lengths->len_q;
-    return rows / step->group_rows + (rows % step->group_rows != 0);
+    const enum work work = step->kernel->work;
+    const uint64_t rows = work == WORK_KEYS     ? lengths->len_kv
+                          : work == WORK_PACKED ? (uint64_t)lengths->len_q * plan->problem.group
+                                                : lengths->len_q;
+    const uint64_t blocks = rows / step->group_rows + (rows % step->group_rows != 0);
+    return work == WORK_PACKED ? blocks * plan->parts : blocks;
 }
 
 uint64_t vkattn_step_groups(const struct plan *plan, const struct step *step, const vkattn_lengths *lengths)
 {
     const struct problem *p = &plan->problem;
-    const uint64_t heads = (uint64_t)p->batch * (step->kernel->over_keys ? p->kv_heads : p->heads);
-    const uint64_t blocks = vkattn_step_blocks(step, lengths);
+    const uint64_t heads = (uint64_t)p->batch * (step->kernel->work == WORK_QUERIES ? p->heads : p->kv_heads);
+    const uint64_t blocks = vkattn_step_blocks(plan, step, lengths);
     return blocks != 0 && heads > UINT64_MAX / blocks ? UINT64_MAX : heads * blocks;
 }
 
@@ -368,7 +414,7 @@ uint32_t vkattn_workspace_alignment(const struct caps *caps)
 const struct step *vkattn_forward_step(const struct plan *plan)
 {
     const struct step *step = plan->steps;
-    while (step->kernel->role != ROLE_FORWARD)
+    while (step->kernel->role != ROLE_FORWARD && step->kernel->role != ROLE_MERGE)
         step++;
     return step;
 }

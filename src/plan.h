@@ -14,7 +14,7 @@ struct step {
     const struct kernel *kernel;
     const struct tile *tile;
     uint32_t constants[VKA_IDS];
-    uint32_t group_rows; /* of one work group: queries, or keys of a kernel over keys */
+    uint32_t group_rows; /* of one work group, as kernel.work counts */
 };
 
 struct plan {
@@ -24,6 +24,8 @@ struct plan {
     /* Instead of the forward step when 16-bit K or V starts in mid-word and that step needs words; kernel NULL: never.
      */
     struct step mid_word;
+    bool needs_words;                        /* the forward step reads 16-bit K and V as words */
+    uint32_t parts;                          /* of the keys; 1: they are not cut */
     bool addresses;                          /* how tensors are reached */
     uint64_t workspace_offset[TENSOR_COUNT]; /* bytes; of tensors that the library keeps for itself, else 0 */
     uint64_t workspace_size;                 /* bytes */
@@ -35,18 +37,22 @@ struct plan {
 vkattn_status vkattn_plan_choose(const struct problem *problem, const struct caps *caps, const vkattn_options *options,
                                  struct plan *plan, vkattn_report *report);
 
+/* The plan of a canonical merge; `options` are not NULL. VKATTN_OK, VKATTN_INVALID (an option), VKATTN_UNSUPPORTED. */
+vkattn_status vkattn_plan_merge(const struct problem *problem, const struct caps *caps, const vkattn_options *options,
+                                struct plan *plan);
+
 /* The parameter block of a plan for a call with `lengths`; tensor addresses are left 0. */
 void vkattn_plan_params(const struct plan *plan, const vkattn_lengths *lengths, vka_params *params);
 
-/* Row blocks of a step in one head, and the work groups of all heads. */
-uint32_t vkattn_step_blocks(const struct step *step, const vkattn_lengths *lengths);
+/* Blocks of a step in one head, and the work groups of all heads. */
+uint64_t vkattn_step_blocks(const struct plan *plan, const struct step *step, const vkattn_lengths *lengths);
 uint64_t vkattn_step_groups(const struct plan *plan, const struct step *step, const vkattn_lengths *lengths);
 
 /* Of the workspace's offset in its buffer, and of the library's own tensors in it: a descriptor may begin there. Bytes.
  */
 uint32_t vkattn_workspace_alignment(const struct caps *caps);
 
-/* The step that computes O. */
+/* The step that computes O; that of a merge is its only one. */
 const struct step *vkattn_forward_step(const struct plan *plan);
 
 /* The numbers of a device; defined beside it, since only src/vk knows what else a device is. */

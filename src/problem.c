@@ -12,11 +12,18 @@
 #include <string.h>
 
 _Static_assert(TENSOR_COUNT == VKA_TENSORS, "enum tensor_id and params.h list the same tensors");
-_Static_assert(TENSOR_SUMS == VKA_SUMS, "enum tensor_id and params.h have the same order");
+_Static_assert(TENSOR_STATS == VKA_STATS, "enum tensor_id and params.h have the same order");
 
 const char *const vkattn_tensor_names[TENSOR_COUNT] = {
-    "q",     "k",          "v",         "o",      "lse",        "weights",     "mask",   "bias",   "alibi",
-    "sinks", "kv_lengths", "q_lengths", "prefix", "q_segments", "kv_segments", "k_copy", "v_copy", "sums"};
+    "q",          "k",         "v",      "o",          "lse",         "weights", "mask",   "bias", "alibi", "sinks",
+    "kv_lengths", "q_lengths", "prefix", "q_segments", "kv_segments", "k_copy",  "v_copy", "sums", "parts", "stats"};
+
+static const char *const merge_names[TENSOR_COUNT] = {[TENSOR_FIRST_O] = "first_o",
+                                                      [TENSOR_SECOND_O] = "second_o",
+                                                      [TENSOR_FIRST_LSE] = "first_lse",
+                                                      [TENSOR_SECOND_LSE] = "second_lse",
+                                                      [TENSOR_O] = "o",
+                                                      [TENSOR_LSE] = "lse"};
 
 enum {
     ALL_FLAGS = (VKATTN_WRITE_WEIGHTS << 1) - 1,
@@ -219,7 +226,7 @@ static vkattn_status check_distinct(uint64_t batch, const struct tensor *t, cons
 
 static vkattn_status add_tensor(struct problem *p, enum tensor_id id, const vkattn_layout *layout, struct tensor t)
 {
-    const char *name = vkattn_tensor_names[id];
+    const char *name = p->names[id];
     struct tensor *out = &p->tensors[id];
     *out = t;
     out->used = true;
@@ -303,7 +310,7 @@ vkattn_status vkattn_problem_canonical(const vkattn_problem *in, size_t in_size,
 {
     vkattn_problem problem;
     TRY(vkattn_copy_sized(&problem, sizeof problem, in, in_size, "problem"));
-    *out = (struct problem){0};
+    *out = (struct problem){.names = vkattn_tensor_names};
     TRY(fill_sizes(&problem, out));
     TRY(fill_types(&problem, out));
     TRY(fill_scores(&problem, out));
@@ -319,6 +326,45 @@ vkattn_status vkattn_problem_check_sized(const vkattn_problem *problem, size_t p
     return vkattn_problem_canonical(problem, problem_size, &canonical);
 }
 
+static vkattn_status fill_merge(const vkattn_merge *in, struct problem *out)
+{
+    const uint32_t allowed = VKATTN_WRITE_LSE | VKATTN_LSE_BASE_2;
+    out->batch = in->batch ? in->batch : 1;
+    out->heads = out->kv_heads = in->heads ? in->heads : 1;
+    out->group = 1;
+    out->len_q = out->len_kv = in->len_q;
+    out->dim_qk = out->dim_v = in->dim_v;
+    TRY(check_dim("dim_v", out->dim_v));
+    TRY(check_length("len_q", out->len_q));
+    TRY(check_enum("part_type", (int)in->part_type, VKATTN_BF16));
+    TRY(check_enum("o_type", (int)in->o_type, VKATTN_BF16));
+    REQUIRE((in->flags & ~allowed) == 0, "flags is 0x%" PRIx32 ": bits 0x%" PRIx32 " mean nothing in a merge",
+            in->flags, in->flags & ~allowed);
+    out->q_type = out->kv_type = in->part_type;
+    out->o_type = in->o_type;
+    out->flags = in->flags;
+    out->left = out->right = VKA_UNBOUNDED;
+    return VKATTN_OK;
+}
+
+vkattn_status vkattn_merge_canonical(const vkattn_merge *in, size_t in_size, struct problem *out)
+{
+    vkattn_merge m;
+    TRY(vkattn_copy_sized(&m, sizeof m, in, in_size, "merge"));
+    *out = (struct problem){.merge = true, .names = merge_names};
+    TRY(fill_merge(&m, out));
+    struct tensor o = {.bits = dtype_bits(out->kv_type), .heads = out->heads, .rows = out->len_q, .row_width = m.dim_v};
+    struct tensor lse = {.bits = 32, .heads = out->heads, .rows = out->len_q, .row_width = 1};
+    TRY(add_tensor(out, (enum tensor_id)TENSOR_FIRST_O, &m.first_o, o));
+    TRY(add_tensor(out, (enum tensor_id)TENSOR_SECOND_O, &m.second_o, o));
+    TRY(add_tensor(out, (enum tensor_id)TENSOR_FIRST_LSE, &m.first_lse, lse));
+    TRY(add_tensor(out, (enum tensor_id)TENSOR_SECOND_LSE, &m.second_lse, lse));
+    o.bits = dtype_bits(out->o_type);
+    o.output = lse.output = true;
+    TRY(add_tensor(out, TENSOR_O, &m.o, o));
+    return m.flags & VKATTN_WRITE_LSE ? add_tensor(out, TENSOR_LSE, &m.lse, lse) : VKATTN_OK;
+}
+
 uint64_t vkattn_problem_add_own(struct problem *problem, enum tensor_id id, struct tensor t)
 {
     t.used = true;
@@ -332,6 +378,8 @@ uint64_t vkattn_problem_add_own(struct problem *problem, enum tensor_id id, stru
 vkattn_status vkattn_problem_lengths(const struct problem *problem, const vkattn_lengths *lengths, vkattn_lengths *out)
 {
     *out = lengths ? *lengths : (vkattn_lengths){problem->len_q, problem->len_kv};
+    if (problem->merge)
+        out->len_kv = out->len_q;
     REQUIRE(out->len_q <= problem->len_q, "lengths.len_q is %" PRIu32 ": the problem's capacity is %" PRIu32,
             out->len_q, problem->len_q);
     REQUIRE(out->len_kv <= problem->len_kv, "lengths.len_kv is %" PRIu32 ": the problem's capacity is %" PRIu32,
@@ -362,6 +410,10 @@ static uint32_t measured(enum measure measure, uint32_t fixed, const vkattn_leng
 struct tensor vkattn_tensor_of(const struct problem *problem, enum tensor_id id, const vkattn_lengths *lengths)
 {
     struct tensor t = problem->tensors[id];
+    if (problem->merge) {
+        t.rows = lengths->len_q;
+        return t;
+    }
     t.rows = measured(measures[id].rows, (uint32_t)t.rows, lengths);
     t.row_width = measured(measures[id].row_width, t.row_width, lengths);
     return t;

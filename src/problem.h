@@ -25,7 +25,17 @@ enum tensor_id {
     TENSOR_K_COPY, /* the library's own, in the workspace */
     TENSOR_V_COPY,
     TENSOR_SUMS,
+    TENSOR_PARTS,
+    TENSOR_STATS,
     TENSOR_COUNT
+};
+
+/* A merge's own tensors take places of others; params.h has the same. */
+enum merge_tensor_id {
+    TENSOR_FIRST_O = TENSOR_K,
+    TENSOR_SECOND_O = TENSOR_V,
+    TENSOR_FIRST_LSE = TENSOR_Q,
+    TENSOR_SECOND_LSE = TENSOR_WEIGHTS
 };
 
 /* One tensor as [batch, heads, rows, row_width] with free strides in elements. */
@@ -42,6 +52,8 @@ struct tensor {
 };
 
 struct problem {
+    bool merge;                             /* of two results: kv_type is theirs, and len_kv is len_q */
+    const char *const *names;               /* of tensors, as the public structs spell them */
     uint32_t batch, heads, kv_heads, group; /* group = heads / kv_heads */
     uint32_t len_q, len_kv, dim_qk, dim_v;
     vkattn_dtype q_type, kv_type, o_type, bias_type;
@@ -52,10 +64,11 @@ struct problem {
     bool mask_ignores; /* True hides the key */
     float scale, softcap;
     bool mid_word_starts; /* the plan's options say so of K and V */
+    uint32_t parts;       /* of the keys, as the plan's options say; 0: as the kernel likes */
     struct tensor tensors[TENSOR_COUNT];
 };
 
-/* Names as the public structs spell them: "q", "kv_lengths". */
+/* Names of an attention's tensors: "q", "kv_lengths". */
 extern const char *const vkattn_tensor_names[TENSOR_COUNT];
 
 /* Tensors that a caller may hand over come first. */
@@ -63,6 +76,9 @@ enum { TENSOR_PUBLIC_COUNT = TENSOR_K_COPY };
 
 /* Check and complete `in`. On failure the sentence of vkattn_last_error names the field and the value. */
 vkattn_status vkattn_problem_canonical(const vkattn_problem *in, size_t in_size, struct problem *out);
+
+/* The same for a merge. */
+vkattn_status vkattn_merge_canonical(const vkattn_merge *in, size_t in_size, struct problem *out);
 
 /* The lengths of a call: `lengths`, or the problem's when NULL; VKATTN_INVALID when above the problem's. */
 vkattn_status vkattn_problem_lengths(const struct problem *problem, const vkattn_lengths *lengths, vkattn_lengths *out);

@@ -497,3 +497,116 @@ vkattn_status vkattn_reference_forward_sized(const vkattn_problem *problem, size
                 return vkattn_fail(VKATTN_NO_MEMORY, "no memory for one head of K and V and a row of scores");
     return VKATTN_OK;
 }
+
+/* ---- Merging ---------------------------------------------------------------------------------------------------- */
+
+struct merge_call {
+    struct problem problem;
+    vkattn_merge_tensors in;
+    vkattn_lengths lengths;
+    vkattn_reference out;
+    double unit; /* of an LSE in natural logarithms */
+};
+
+/* One row of one part. */
+struct part {
+    const char *o; /* its first element */
+    double lse;
+    double weight; /* of O in the result */
+    double error;  /* of the weight in an f32 kernel, relative */
+};
+
+static struct part part_of(const struct merge_call *call, const void *o, enum merge_tensor_id o_id, const float *lse,
+                           enum merge_tensor_id lse_id, uint32_t b, uint32_t h, uint32_t i)
+{
+    const struct tensor *to = &call->problem.tensors[o_id], *tl = &call->problem.tensors[lse_id];
+    const uint64_t first = b * to->batch_stride + h * to->head_stride + i * to->row_stride;
+    return (struct part){.o = (const char *)o + first * vkattn_dtype_size(call->problem.kv_type),
+                         .lse =
+                             (double)lse[b * tl->batch_stride + h * tl->head_stride + i * tl->row_stride] * call->unit};
+}
+
+static bool is_empty(const struct part *part)
+{
+    return part->lse == -(double)INFINITY;
+}
+
+/* Weights of both parts; returns the LSE. exp is off by 3 + 2 |x| ulp, x and its product with the unit are rounded. */
+static double weigh(struct part parts[2])
+{
+    const double m = max_or_nan(parts[0].lse, parts[1].lse);
+    if (is_empty(&parts[0]) && is_empty(&parts[1]))
+        return m;
+    const double l = exp(parts[0].lse - m) + exp(parts[1].lse - m);
+    for (int n = 0; n < 2; n++) {
+        parts[n].weight = exp(parts[n].lse - m) / l;
+        parts[n].error = is_empty(&parts[n]) ? 0 : (8 + 8 * (m - parts[n].lse)) * u32;
+    }
+    return m + log(l);
+}
+
+/* Element r of the merged row, and what a kernel may be off: each weight by its own error, by that of l, and by the
+ * roundings of products, sum and division. */
+static void put_merged(const struct merge_call *call, const struct part parts[2], uint32_t r, bool poisoned,
+                       uint64_t index)
+{
+    const vkattn_dtype type = call->problem.kv_type;
+    double o = 0, magnitude = 0, error = 0, l_error = 0;
+    bool infinite = false;
+    for (int n = 0; n < 2; n++) {
+        if (is_empty(&parts[n]))
+            continue;
+        const double x = (double)vkattn_decode(type, parts[n].o + r * vkattn_dtype_size(type));
+        const double weighted = parts[n].weight * fabs(x);
+        o += parts[n].weight * x;
+        magnitude += weighted;
+        error += weighted * parts[n].error + (double)FLT_MIN * (1 + fabs(x));
+        l_error += parts[n].weight * parts[n].error;
+        infinite |= isinf(x);
+    }
+    error += magnitude * (l_error + 8 * u32);
+    const bool beyond =
+        infinite || overflows(VKATTN_F32, magnitude) || overflows(call->problem.o_type, fabs(o) + error);
+    o = poisoned ? (double)NAN : o;
+    put(call->out.o, index, o);
+    put(call->out.o_bound, index, allowed(o, rounding(call->problem.o_type, o) + error, beyond && !poisoned));
+}
+
+static void merge_row(const struct merge_call *call, uint32_t b, uint32_t h, uint32_t i)
+{
+    const struct problem *p = &call->problem;
+    struct part parts[2] = {
+        part_of(call, call->in.first_o, TENSOR_FIRST_O, call->in.first_lse, TENSOR_FIRST_LSE, b, h, i),
+        part_of(call, call->in.second_o, TENSOR_SECOND_O, call->in.second_lse, TENSOR_SECOND_LSE, b, h, i)};
+    const uint64_t index = ((uint64_t)b * p->heads + h) * call->lengths.len_q + i;
+    const double largest = max_or_nan(parts[0].lse, parts[1].lse);
+    const bool poisoned = isnan(largest) || isnan(parts[1].lse) || largest == (double)INFINITY;
+    const double lse = poisoned ? (double)NAN : weigh(parts);
+    for (uint32_t r = 0; r < p->dim_v; r++)
+        put_merged(call, parts, r, poisoned, index * p->dim_v + r);
+    const double error = (0x1p-19 + 4 * ulp(lse)) / call->unit + (call->unit < 1 ? ulp(lse / call->unit) : 0);
+    put(call->out.lse, index, lse / call->unit);
+    put(call->out.lse_bound, index, allowed(lse, isinf(lse) ? 0 : error, false));
+}
+
+vkattn_status vkattn_reference_merge_sized(const vkattn_merge *merge, size_t merge_size,
+                                           const vkattn_merge_tensors *tensors, size_t tensors_size,
+                                           const vkattn_lengths *lengths, const vkattn_reference *out, size_t out_size)
+{
+    struct merge_call call;
+    TRY(vkattn_merge_canonical(merge, merge_size, &call.problem));
+    TRY(vkattn_copy_sized(&call.in, sizeof call.in, tensors, tensors_size, "tensors"));
+    TRY(vkattn_copy_sized(&call.out, sizeof call.out, out, out_size, "out"));
+    TRY(vkattn_problem_lengths(&call.problem, lengths, &call.lengths));
+    call.unit = call.problem.flags & VKATTN_LSE_BASE_2 ? ln_2 : 1;
+    const bool empty = call.lengths.len_q == 0;
+    REQUIRE(empty || call.in.first_o, "tensors.first_o is NULL");
+    REQUIRE(empty || call.in.first_lse, "tensors.first_lse is NULL");
+    REQUIRE(empty || call.in.second_o, "tensors.second_o is NULL");
+    REQUIRE(empty || call.in.second_lse, "tensors.second_lse is NULL");
+    for (uint32_t b = 0; b < call.problem.batch; b++)
+        for (uint32_t h = 0; h < call.problem.heads; h++)
+            for (uint32_t i = 0; i < call.lengths.len_q; i++)
+                merge_row(&call, b, h, i);
+    return VKATTN_OK;
+}

@@ -29,4 +29,13 @@ const struct bench_case bench_cases[BENCH_CASES] = {
       .q_type = VKATTN_F16,
       .kv_type = VKATTN_F16,
       .o_type = VKATTN_F16}},
+    {"decode-f16-d128-heads8",
+     {.heads = 32,
+      .kv_heads = 4,
+      .len_q = 1,
+      .len_kv = 4096,
+      .dim_qk = 128,
+      .q_type = VKATTN_F16,
+      .kv_type = VKATTN_F16,
+      .o_type = VKATTN_F16}},
 };

@@ -24,7 +24,8 @@ struct check_options {
     uint32_t limits;
     uint32_t random; /* how many */
     uint64_t seed;
-    uint32_t tile; /* 0: the chosen one */
+    uint32_t tile;  /* 0: the chosen one */
+    uint32_t parts; /* 0: the chosen number, and another */
     bool tiles, list, json, verbose, help;
 };
 
@@ -73,6 +74,8 @@ static void print_help(void)
         "  --access WAY       only address or only descriptor\n"
         "  --tiles            each tile of each kernel, not only the one that the library chooses\n"
         "  --tile N           only this row of the kernel's tile table\n"
+        "  --parts N          cut the keys into so many parts, where the kernel does; default: the number that the\n"
+        "                     library chooses, and 7\n"
         "  --problem PATTERN  only problems with this name, as in 'causal/*'; random:SEED is the random one of a seed\n"
         "  --random N         N random problems, too, with seeds from --seed on\n"
         "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
@@ -84,7 +87,7 @@ static void print_help(void)
         "  --help             print this text\n\n" COMMAND_EXIT_HELP);
 }
 
-enum { DEVICE = 1, KERNEL, ACCESS, TILES, TILE, PROBLEM, RANDOM, SEED, LIMIT, LIST, JSON, VERBOSE, HELP };
+enum { DEVICE = 1, KERNEL, ACCESS, TILES, TILE, PARTS, PROBLEM, RANDOM, SEED, LIMIT, LIST, JSON, VERBOSE, HELP };
 
 static bool bad_value(const char *option, const char *value, const char *wants)
 {
@@ -100,6 +103,11 @@ static bool store_number(struct check_options *options, int option, const char *
         if (!command_parse_integer(value, 1, UINT32_MAX, &number))
             return bad_value("tile", value, "a number from 1 on");
         options->tile = (uint32_t)number;
+        return true;
+    case PARTS:
+        if (!command_parse_integer(value, 1, VKATTN_MAX_PARTS, &number))
+            return bad_value("parts", value, "a number from 1 to 1024");
+        options->parts = (uint32_t)number;
         return true;
     case RANDOM:
         if (!command_parse_integer(value, 0, UINT32_MAX, &number))
@@ -143,6 +151,7 @@ static bool store(struct check_options *options, int option, const char *value)
     case HELP:
         return options->help = true;
     case TILE:
+    case PARTS:
     case RANDOM:
     case SEED:
         return store_number(options, option, value);
@@ -153,14 +162,21 @@ static bool store(struct check_options *options, int option, const char *value)
 
 static bool parse(int argc, char **argv, struct check_options *options)
 {
-    static const struct option known[] = {
-        {"device", required_argument, NULL, DEVICE}, {"kernel", required_argument, NULL, KERNEL},
-        {"access", required_argument, NULL, ACCESS}, {"tiles", no_argument, NULL, TILES},
-        {"tile", required_argument, NULL, TILE},     {"problem", required_argument, NULL, PROBLEM},
-        {"random", required_argument, NULL, RANDOM}, {"seed", required_argument, NULL, SEED},
-        {"limit", required_argument, NULL, LIMIT},   {"list", no_argument, NULL, LIST},
-        {"json", no_argument, NULL, JSON},           {"verbose", no_argument, NULL, VERBOSE},
-        {"help", no_argument, NULL, HELP},           {NULL, 0, NULL, 0}};
+    static const struct option known[] = {{"device", required_argument, NULL, DEVICE},
+                                          {"kernel", required_argument, NULL, KERNEL},
+                                          {"access", required_argument, NULL, ACCESS},
+                                          {"tiles", no_argument, NULL, TILES},
+                                          {"tile", required_argument, NULL, TILE},
+                                          {"parts", required_argument, NULL, PARTS},
+                                          {"problem", required_argument, NULL, PROBLEM},
+                                          {"random", required_argument, NULL, RANDOM},
+                                          {"seed", required_argument, NULL, SEED},
+                                          {"limit", required_argument, NULL, LIMIT},
+                                          {"list", no_argument, NULL, LIST},
+                                          {"json", no_argument, NULL, JSON},
+                                          {"verbose", no_argument, NULL, VERBOSE},
+                                          {"help", no_argument, NULL, HELP},
+                                          {NULL, 0, NULL, 0}};
     int option;
     *options = (struct check_options){.seed = 1};
     optind = 1;
@@ -245,6 +261,9 @@ enum { MOST_COMBINATIONS = 256, MOST_REASONS = 32 };
 /* A device keeps its pipelines, and a CPU driver some 10 MB for each: beyond so many it is opened anew. */
 enum { MOST_PIPELINES = 64 };
 
+/* Of the keys, where a kernel cuts them: most named problems are too short to be cut otherwise. */
+enum { OTHER_PARTS = 7 };
+
 struct check {
     const struct check_options *options;
     vkattn_context *context; /* NULL: it could not be opened again */
@@ -303,13 +322,14 @@ static void keep_worst(struct combination *combination, const struct check_probl
 
 static const char *const outcome_names[] = {"passed", "FAILED", "skipped"};
 
-/* "address", or "address 3" with a tile. */
+/* "address", or "address 3 /7" with a tile and parts. */
 static const char *way(const vkattn_options *options, char text[32])
 {
+    int length = snprintf(text, 32, "%s", report_access(options->access));
     if (options->tile)
-        snprintf(text, 32, "%s %" PRIu32, report_access(options->access), options->tile);
-    else
-        snprintf(text, 32, "%s", report_access(options->access));
+        length += snprintf(text + length, 32 - (size_t)length, " %" PRIu32, options->tile);
+    if (options->parts)
+        snprintf(text + length, 32 - (size_t)length, " /%" PRIu32, options->parts);
     return text;
 }
 
@@ -320,6 +340,8 @@ static void print_repetition(const struct check *check, const struct combination
            report_access(o->access));
     if (o->tile)
         printf(" --tile %" PRIu32, o->tile);
+    if (o->parts)
+        printf(" --parts %" PRIu32, o->parts);
     if (check->options->limit_text)
         printf(" --limit %s", check->options->limit_text);
     printf(" --problem %s\n", problem);
@@ -360,6 +382,8 @@ static void json_options(struct json *json, const vkattn_options *options)
     json_string(json, "access", report_access(options->access));
     if (options->tile)
         json_unsigned(json, "tile", options->tile);
+    if (options->parts)
+        json_unsigned(json, "parts", options->parts);
 }
 
 static void json_trial(struct json *json, const struct combination *combination, const struct check_problem *problem,
@@ -581,12 +605,29 @@ static void try_problems(struct check *check)
 /* A problem that every kernel should take. */
 static const vkattn_problem simple = {.len_q = 1, .len_kv = 1, .dim_qk = 64};
 
+/* What the workspace of a problem takes in so many parts; 0 where the kernel refuses it. */
+static uint64_t workspace(const struct check *check, vkattn_options options, uint32_t parts)
+{
+    vkattn_report report;
+    options.parts = parts;
+    return vkattn_explain(check->context->vkattn, &simple, &options, &report) == VKATTN_OK ? report.workspace_size : 0;
+}
+
+static void add_one(struct check *check, const vkattn_options *options)
+{
+    if (check->combination_count < MOST_COMBINATIONS)
+        check->combinations[check->combination_count++] = (struct combination){.options = *options};
+}
+
+/* A kernel that cuts the keys needs room for what each part leaves. */
 static void add_combination(struct check *check, const char *kernel, vkattn_access access, uint32_t tile)
 {
-    if (check->combination_count == MOST_COMBINATIONS)
+    vkattn_options options = {.kernel = kernel, .access = access, .tile = tile, .parts = check->options->parts};
+    add_one(check, &options);
+    if (options.parts || workspace(check, options, 1) == workspace(check, options, OTHER_PARTS))
         return;
-    struct combination *combination = &check->combinations[check->combination_count++];
-    *combination = (struct combination){.options = {.kernel = kernel, .access = access, .tile = tile}};
+    options.parts = OTHER_PARTS;
+    add_one(check, &options);
 }
 
 /* The library refuses a number past the end of a tile table. */

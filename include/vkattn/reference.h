@@ -48,6 +48,30 @@ static inline vkattn_status vkattn_reference_forward(const vkattn_problem *probl
                                           sizeof *out);
 }
 
+/* The tensors of a merge in host memory, laid out as it says. */
+typedef struct vkattn_merge_tensors {
+    const void *first_o;
+    const float *first_lse;
+    const void *second_o;
+    const float *second_lse;
+} vkattn_merge_tensors;
+
+/*
+ * Merge in double: o, lse and their bounds of `out` are written, dense; its weights are not.
+ *
+ * lengths  NULL: the merge's. len_kv is ignored.
+ * Returns VKATTN_OK, VKATTN_INVALID. Threads: any.
+ */
+VKATTN_API vkattn_status vkattn_reference_merge_sized(const vkattn_merge *merge, size_t merge_size,
+                                                      const vkattn_merge_tensors *tensors, size_t tensors_size,
+                                                      const vkattn_lengths *lengths, const vkattn_reference *out,
+                                                      size_t out_size);
+static inline vkattn_status vkattn_reference_merge(const vkattn_merge *merge, const vkattn_merge_tensors *tensors,
+                                                   const vkattn_lengths *lengths, const vkattn_reference *out)
+{
+    return vkattn_reference_merge_sized(merge, sizeof *merge, tensors, sizeof *tensors, lengths, out, sizeof *out);
+}
+
 /* Of a type that is none of the three values, these take it as VKATTN_BF16. */
 
 /* Bytes of one element. Threads: any. */

@@ -190,6 +190,35 @@ typedef struct vkattn_problem {
     vkattn_layout q, k, v, o, lse, weights, mask, bias;
 } vkattn_problem;
 
+/*
+ * Two attentions over disjoint keys, joined into the one over all of them: a shared prefix and what follows it, or the
+ * shards of ring attention. For each row, from O and LSE of both,
+ *
+ *     LSE = log(exp(LSE_first) + exp(LSE_second))     O = exp(LSE_first - LSE) O_first + exp(LSE_second - LSE) O_second
+ *
+ * A part whose LSE is -infinity saw nothing, and its O may hold anything, NaN included. Where both are empty, O = 0 and
+ * LSE = -infinity. An LSE of NaN or +infinity makes the row NaN. At most one of the parts may have had the sinks.
+ *
+ *     tensor                  shape                          type
+ *     first_o,   second_o     [batch, heads, len_q, dim_v]   part_type
+ *     first_lse, second_lse   [batch, heads, len_q]          float
+ *     o                       [batch, heads, len_q, dim_v]   o_type
+ *     lse                     [batch, heads, len_q]          float, with VKATTN_WRITE_LSE
+ *
+ * In place: o may be first_o or second_o where it has its type and layout, and lse may be first_lse or second_lse where
+ * it has its layout. Zero-initialise it, as a problem.
+ */
+typedef struct vkattn_merge {
+    uint32_t batch; /* 0: 1 */
+    uint32_t heads; /* 0: 1 */
+    uint32_t len_q; /* a capacity, as in a problem */
+    uint32_t dim_v; /* 1 to VKATTN_MAX_DIM */
+    vkattn_dtype part_type;
+    vkattn_dtype o_type;
+    uint32_t flags; /* VKATTN_WRITE_LSE, VKATTN_LSE_BASE_2 (of all three); nothing else */
+    vkattn_layout first_o, first_lse, second_o, second_lse, o, lse;
+} vkattn_merge;
+
 /* The lengths of one call, at most the problem's. Both are taken as they are, 0 included; a NULL pointer where this
  * struct is asked for means the problem's own. Bounds of the band with VKATTN_BOTTOM_RIGHT refer to them, or to the
  * member's kv_lengths and q_lengths where those are used. Strides stay as the problem says. */
@@ -231,9 +260,15 @@ typedef struct vkattn_options {
                              depend on it, bit for bit. Windows resets a GPU after 2 s: cut long work there */
     uint32_t mid_word_starts; /* nonzero: 16-bit K and V are expected to start in mid-word. Without it such a call is
                                  right, but runs a kernel for any shape, which is slow */
+    uint32_t parts;           /* into which fwd_decode cuts the keys, at most VKATTN_MAX_PARTS; 0: from the device's
+                                 width. With a number given, what a batch member gets does not depend on the others,
+                                 bit for bit. Other kernels do not cut the keys */
 } vkattn_options;
 
 #define VKATTN_MAX_KERNELS 16u
+
+/* The most parts of the keys. */
+#define VKATTN_MAX_PARTS 1024u
 
 /* What planning thought of one kernel. */
 typedef struct vkattn_candidate {
@@ -302,6 +337,17 @@ static inline vkattn_status vkattn_plan_create(vkattn_device *device, const vkat
                                                const vkattn_options *options, vkattn_plan **plan)
 {
     return vkattn_plan_create_sized(device, problem, sizeof *problem, options, sizeof *options, plan);
+}
+
+/* Plan a merge: as vkattn_plan_create, and the plan is one like others, except that vkattn_record_merge records it.
+ * options  may be NULL; access and max_work are read, kernel, tile, parts and mid_word_starts must be 0. */
+VKATTN_API vkattn_status vkattn_plan_create_merge_sized(vkattn_device *device, const vkattn_merge *merge,
+                                                        size_t merge_size, const vkattn_options *options,
+                                                        size_t options_size, vkattn_plan **plan);
+static inline vkattn_status vkattn_plan_create_merge(vkattn_device *device, const vkattn_merge *merge,
+                                                     const vkattn_options *options, vkattn_plan **plan)
+{
+    return vkattn_plan_create_merge_sized(device, merge, sizeof *merge, options, sizeof *options, plan);
 }
 
 /* Free a plan; NULL is ignored. Pipelines stay with the device. Command buffers that recorded it stay valid.

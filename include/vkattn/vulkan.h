@@ -160,6 +160,27 @@ static inline vkattn_status vkattn_record(const vkattn_plan *plan, VkCommandBuff
     return vkattn_record_sized(plan, cmd, buffers, sizeof *buffers, lengths);
 }
 
+typedef struct vkattn_merge_buffers {
+    vkattn_buffer first_o, first_lse, second_o, second_lse;
+    vkattn_buffer o, lse;    /* outputs */
+    vkattn_buffer workspace; /* see vkattn_plan_workspace */
+} vkattn_merge_buffers;
+
+/*
+ * Append a merge to a command buffer: as vkattn_record, with a plan of vkattn_plan_create_merge. An attention recorded
+ * before it must have been made visible to COMPUTE_SHADER / SHADER_READ by the caller's barrier, as any input.
+ *
+ * lengths  NULL: the merge's. len_kv is ignored.
+ */
+VKATTN_API vkattn_status vkattn_record_merge_sized(const vkattn_plan *plan, VkCommandBuffer cmd,
+                                                   const vkattn_merge_buffers *buffers, size_t buffers_size,
+                                                   const vkattn_lengths *lengths);
+static inline vkattn_status vkattn_record_merge(const vkattn_plan *plan, VkCommandBuffer cmd,
+                                                const vkattn_merge_buffers *buffers, const vkattn_lengths *lengths)
+{
+    return vkattn_record_merge_sized(plan, cmd, buffers, sizeof *buffers, lengths);
+}
+
 /* The pipeline of one step of a plan (vkattn_report.step_count), for tools that ask the driver about it; borrowed.
  * VK_NULL_HANDLE past the last step. Threads: any. */
 VKATTN_API VkPipeline vkattn_plan_pipeline(const vkattn_plan *plan, uint32_t step);

@@ -134,7 +134,10 @@ float finish_score(float product, float bias)
 {
     if ((FEATURES & VKA_SOFTCAP) != 0)
         product = PARAMS.softcap * tanh_exact(product / PARAMS.softcap);
-    return product + bias;
+    // Adding 0 is not nothing to a compiler that must keep signed zeros.
+    if (BIAS_TYPE != VKA_TYPE_NONE)
+        return product + bias;
+    return (FEATURES & VKA_ALIBI_ON) != 0 ? product + bias : product;
 }
 
 #endif

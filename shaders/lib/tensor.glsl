@@ -37,6 +37,7 @@ layout(buffer_reference, std430, buffer_reference_align = 4) restrict buffer Out
 #define LOAD_PAIR(NAME, slice, i) PairsRef((slice).first).pairs[i]
 #define LOAD_QUAD(NAME, slice, i) QuadsRef((slice).first).quads[i]
 #define STORE_WORD(NAME, slice, i, value) OutRef((slice).first).words[i] = (value)
+#define LOAD_OUTPUT_WORD(NAME, slice, i) OutRef((slice).first).words[i]
 #define LOAD_OUTPUT_QUAD(NAME, slice, i) OutQuadsRef((slice).first).quads[i]
 #define STORE_QUAD(NAME, slice, i, value) OutQuadsRef((slice).first).quads[i] = (value)
 #define ATOMIC_AND(NAME, slice, i, value) atomicAnd(OutRef((slice).first).words[i], value)
@@ -55,6 +56,7 @@ layout(set = 0, binding = 0, std430) readonly buffer ParamsBuffer { vka_params p
     uvec4(LOAD_WORD(NAME, slice, 4 * (i)), LOAD_WORD(NAME, slice, 4 * (i) + 1), LOAD_WORD(NAME, slice, 4 * (i) + 2), \
           LOAD_WORD(NAME, slice, 4 * (i) + 3))
 #define STORE_WORD(NAME, slice, i, value) NAME##_words[(slice).first.x + (i)] = (value)
+#define LOAD_OUTPUT_WORD(NAME, slice, i) LOAD_WORD(NAME, slice, i)
 #define LOAD_OUTPUT_QUAD(NAME, slice, i) LOAD_QUAD(NAME, slice, i)
 #define STORE_QUAD(NAME, slice, i, value) \
     { \

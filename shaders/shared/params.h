@@ -43,7 +43,19 @@
 #define VKA_K_COPY 15 /* K and V as f32 in the workspace, rows padded to four elements */
 #define VKA_V_COPY 16
 #define VKA_SUMS 17 /* what accumulators were folded into, f32, rows padded to four elements */
-#define VKA_TENSORS 18
+#define VKA_PARTS 18 /* sums of p V of each part of the keys, f32, rows padded to four elements */
+#define VKA_STATS 19 /* four words for each row of VKA_PARTS: maximum, sum of exponentials, VKA_PART_ bits, 0 */
+#define VKA_TENSORS 20
+
+/* The tensors of a merge that an attention has not take places of others. */
+#define VKA_FIRST_O VKA_K
+#define VKA_SECOND_O VKA_V
+#define VKA_FIRST_LSE VKA_Q
+#define VKA_SECOND_LSE VKA_WEIGHTS
+
+/* What a row of one part met. */
+#define VKA_PART_SEEN 1u   /* at least one visible key */
+#define VKA_PART_POISON 2u /* a score of NaN or +inf */
 
 /* Codes of storage types (vkattn_dtype) and mask kinds (vkattn_mask_kind). */
 #define VKA_TYPE_F32 0
@@ -92,7 +104,11 @@
 #define VKA_ID_SUBGROUP 14 /* subgroup size that every subgroup is known to have; 0: unknown */
 #define VKA_ID_UNPACKED 15 /* nonzero: K and V are read from their f32 copies */
 #define VKA_ID_FOLD 16 /* keys after which accumulators are folded into VKA_SUMS; 0: never */
-#define VKA_IDS 17
+#define VKA_ID_UNIFORM 17 /* nonzero: vectors of words are put together from loads at uniform addresses */
+#define VKA_ID_WORDS 18 /* nonzero: rows of 16-bit K and V are known to start on words */
+#define VKA_ID_SPREAD 19 /* lanes over which a row of K or V is spread; 0: lanes are keys */
+#define VKA_ID_ONE_QUERY 20 /* nonzero: len_q is 1 at most, so that all rows see the same keys of a band */
+#define VKA_IDS 21
 
 /* A band's bound that excludes nothing. Lengths stay below half of it, so that no sum of two of them and a bound
  * overflows an int. */
@@ -130,6 +146,7 @@ VKA_STRUCT(vka_params)
     VKA_I32 right; /* VKA_UNBOUNDED: no bound; causal is folded in */
     VKA_F32 scale;
     VKA_F32 softcap;
+    VKA_U32 parts; /* of the keys; 1 where they are not cut */
 };
 
 VKA_STRUCT(vka_push)

@@ -180,26 +180,26 @@ static const struct tile tiles[] = {
 extern const struct spirv vkattn_spirv_fwd_tile[2];
 extern const struct kernel vkattn_fwd_tile;
 
-static uint32_t group_rows(const struct tile *tile)
+static uint32_t tile_rows(const struct tile *tile)
 {
     return tile->workgroup / tile->split;
+}
+
+static uint32_t group_rows(const struct problem *problem, const struct tile *tile)
+{
+    (void)problem;
+    return tile_rows(tile);
 }
 
 /* The shader's `exchange`, two buffers of partial scores, and `spoilt`. */
 static uint32_t shared_bytes(const struct tile *tile)
 {
-    return tile->split == 1 ? 32 : 2 * tile->split * ((tile->keys + 3) / 4) * group_rows(tile) * 16 + 16;
+    return tile->split == 1 ? 32 : 2 * tile->split * ((tile->keys + 3) / 4) * tile_rows(tile) * 16 + 16;
 }
 
 static bool is_cpu(const struct caps *caps)
 {
     return caps->device_class == CLASS_CPU || caps->device_class == CLASS_CPU_OLD;
-}
-
-static bool rows_on_words(const struct problem *problem)
-{
-    return !problem->mid_word_starts && vkattn_rows_on_words(&problem->tensors[TENSOR_K]) &&
-           vkattn_rows_on_words(&problem->tensors[TENSOR_V]);
 }
 
 /* Bytes of f32 copies of K and V. */
@@ -217,7 +217,7 @@ static bool unpack(const struct problem *problem, const struct caps *caps, const
 {
     (void)tile;
     return problem->kv_type != VKATTN_F32 &&
-           (!rows_on_words(problem) || (is_cpu(caps) && copy_bytes(problem) <= most_copy_bytes));
+           (!vkattn_kv_on_words(problem) || (is_cpu(caps) && copy_bytes(problem) <= most_copy_bytes));
 }
 
 static bool refuse(const struct problem *problem, const struct caps *caps, const struct tile *tile,
@@ -233,7 +233,7 @@ static bool refuse(const struct problem *problem, const struct caps *caps, const
     else if (shared_bytes(tile) > caps->shared_bytes)
         snprintf(reason, REASON_SIZE, "the tile needs %" PRIu32 " bytes of shared memory; the device has %" PRIu32,
                  shared_bytes(tile), caps->shared_bytes);
-    else if (problem->kv_type != VKATTN_F32 && !rows_on_words(problem) && copy_bytes(problem) > most_copy_bytes)
+    else if (problem->kv_type != VKATTN_F32 && !vkattn_kv_on_words(problem) && copy_bytes(problem) > most_copy_bytes)
         snprintf(reason, REASON_SIZE, "rows of K or V start in mid-word, and f32 copies would take %.0f bytes",
                  copy_bytes(problem));
     else
@@ -244,9 +244,9 @@ static bool refuse(const struct problem *problem, const struct caps *caps, const
 static double cost(const struct problem *problem, const struct caps *caps, const struct tile *tile)
 {
     /* Rows that fill up the last block cost what real ones do. */
-    const double rows = group_rows(tile), blocks = (problem->len_q + group_rows(tile) - 1) / group_rows(tile);
+    const double rows = tile_rows(tile), blocks = (problem->len_q + tile_rows(tile) - 1) / tile_rows(tile);
     const double pairs = problem->len_q ? vkattn_pairs(problem) * blocks * rows / problem->len_q : 0;
-    const double copy = unpack(problem, caps, tile) ? copy_bytes(problem) : 0;
+    const double copy = unpack(problem, caps, tile) ? 1.6 * copy_bytes(problem) : 0;
     return 0.06 * pairs * problem->batch * problem->heads * (problem->dim_qk + problem->dim_v) + copy + 1000;
 }
 

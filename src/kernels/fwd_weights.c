@@ -20,8 +20,9 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     values[VKA_ID_WORKGROUP] = tile->workgroup;
 }
 
-static uint32_t group_rows(const struct tile *tile)
+static uint32_t group_rows(const struct problem *problem, const struct tile *tile)
 {
+    (void)problem;
     return tile->rows;
 }
 

@@ -17,15 +17,16 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     values[VKA_ID_KEYS] = tile->keys;
 }
 
-static uint32_t group_rows(const struct tile *tile)
+static uint32_t group_rows(const struct problem *problem, const struct tile *tile)
 {
+    (void)problem;
     return tile->keys;
 }
 
 const struct kernel vkattn_kv_unpack = {
     .name = "kv_unpack",
     .role = ROLE_UNPACK,
-    .over_keys = true,
+    .work = WORK_KEYS,
     .spirv = vkattn_spirv_kv_unpack,
     .tiles = tiles,
     .tile_count = 1,

@@ -239,6 +239,16 @@ static void apply_faults(const VkPhysicalDeviceDriverProperties *driver, struct 
         }
 }
 
+/* Vulkan does not tell how wide a device is. CPU drivers: some groups for each of a few cores, since more parts cost
+ * only their joining; GPUs: a few subgroups for each SIMD of a middle-sized one. */
+static uint32_t fill_groups(enum device_class device_class)
+{
+    return device_class == CLASS_CPU || device_class == CLASS_CPU_OLD   ? 32
+           : device_class == CLASS_MALI || device_class == CLASS_ADRENO ? 64
+           : device_class == CLASS_INTEL || device_class == CLASS_APPLE ? 256
+                                                                        : 512;
+}
+
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
@@ -248,6 +258,7 @@ static void apply_limits(struct caps *caps, uint32_t limits)
 {
     if (limits & (VKATTN_LIMIT_NO_SUBGROUPS | VKATTN_LIMIT_MINIMUM)) {
         caps->subgroup_size = 0;
+        caps->shuffles = false;
         caps->subgroup_size_control = false;
     }
     if (limits & VKATTN_LIMIT_MINIMUM) {
@@ -318,8 +329,11 @@ static void fill_caps(vkattn_device *device)
         .max_groups_y = limits->maxComputeWorkGroupCount[1],
         .max_range = limits->maxStorageBufferRange,
         .offset_alignment = (uint32_t)limits->minStorageBufferOffsetAlignment,
+        .shuffles = (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) &&
+                    (subgroup.supportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT),
     };
     apply_faults(&driver, &device->caps);
+    device->caps.fill_groups = fill_groups(device->caps.device_class);
     apply_limits(&device->caps, device->info.limits);
 }
 

@@ -195,17 +195,40 @@ void vkattn_pipelines_destroy(vkattn_device *device)
 
 /* ---- Plans ----------------------------------------------------------------------------------------------------- */
 
-static vkattn_status init_plan(vkattn_plan *plan, const vkattn_problem *problem, size_t problem_size,
-                               const vkattn_options *options)
+/* The pipelines of a chosen plan. */
+static vkattn_status build_plan(vkattn_plan *plan)
 {
-    struct problem canonical;
-    TRY(vkattn_problem_canonical(problem, problem_size, &canonical));
-    TRY(vkattn_plan_choose(&canonical, &plan->device->caps, options, &plan->plan, NULL));
     for (uint32_t i = 0; i < plan->plan.step_count; i++)
         TRY(vkattn_pipeline_get(plan->device, &plan->plan.steps[i], plan->plan.addresses, &plan->pipelines[i]));
     if (plan->plan.mid_word.kernel)
         TRY(vkattn_pipeline_get(plan->device, &plan->plan.mid_word, plan->plan.addresses, &plan->mid_word));
     return VKATTN_OK;
+}
+
+/* A plan of a canonical problem or merge. */
+static vkattn_status make_plan(vkattn_device *device, const struct problem *canonical, const vkattn_options *options,
+                               vkattn_plan **plan)
+{
+    vkattn_plan *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return vkattn_fail(VKATTN_NO_MEMORY, "out of host memory for a plan");
+    made->device = device;
+    vkattn_status status = canonical->merge ? vkattn_plan_merge(canonical, &device->caps, options, &made->plan)
+                                            : vkattn_plan_choose(canonical, &device->caps, options, &made->plan, NULL);
+    if (status == VKATTN_OK)
+        status = build_plan(made);
+    if (status != VKATTN_OK) {
+        free(made);
+        return status;
+    }
+    *plan = made;
+    return VKATTN_OK;
+}
+
+static vkattn_status copy_options(vkattn_options *copy, const vkattn_options *options, size_t options_size)
+{
+    *copy = (vkattn_options){0};
+    return options ? vkattn_copy_sized(copy, sizeof *copy, options, options_size, "options") : VKATTN_OK;
 }
 
 vkattn_status vkattn_plan_create_sized(vkattn_device *device, const vkattn_problem *problem, size_t problem_size,
@@ -214,20 +237,24 @@ vkattn_status vkattn_plan_create_sized(vkattn_device *device, const vkattn_probl
     REQUIRE(plan, "plan is NULL");
     *plan = NULL;
     REQUIRE(device, "device is NULL");
-    vkattn_options copy = {0};
-    if (options)
-        TRY(vkattn_copy_sized(&copy, sizeof copy, options, options_size, "options"));
-    vkattn_plan *made = calloc(1, sizeof *made);
-    if (made == NULL)
-        return vkattn_fail(VKATTN_NO_MEMORY, "out of host memory for a plan");
-    made->device = device;
-    const vkattn_status status = init_plan(made, problem, problem_size, &copy);
-    if (status != VKATTN_OK) {
-        free(made);
-        return status;
-    }
-    *plan = made;
-    return VKATTN_OK;
+    vkattn_options copy;
+    struct problem canonical;
+    TRY(copy_options(&copy, options, options_size));
+    TRY(vkattn_problem_canonical(problem, problem_size, &canonical));
+    return make_plan(device, &canonical, &copy, plan);
+}
+
+vkattn_status vkattn_plan_create_merge_sized(vkattn_device *device, const vkattn_merge *merge, size_t merge_size,
+                                             const vkattn_options *options, size_t options_size, vkattn_plan **plan)
+{
+    REQUIRE(plan, "plan is NULL");
+    *plan = NULL;
+    REQUIRE(device, "device is NULL");
+    vkattn_options copy;
+    struct problem canonical;
+    TRY(copy_options(&copy, options, options_size));
+    TRY(vkattn_merge_canonical(merge, merge_size, &canonical));
+    return make_plan(device, &canonical, &copy, plan);
 }
 
 void vkattn_plan_destroy(vkattn_plan *plan)

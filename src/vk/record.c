@@ -81,7 +81,7 @@ static vkattn_buffer given_buffer(const struct call *call, enum tensor_id id, co
 static vkattn_status resolve_tensor(struct call *call, enum tensor_id id, const vkattn_buffers *buffers)
 {
     const struct problem *p = &call->plan->problem;
-    const char *name = vkattn_tensor_names[id];
+    const char *name = p->names[id];
     vkattn_buffer *out = &call->tensors[id];
     uint64_t bits = 0;
     *out = (vkattn_buffer){0};
@@ -119,7 +119,7 @@ static vkattn_status resolve_address(struct call *call, enum tensor_id id)
     if (bound_range(call->device, b) > call->device->caps.max_range)
         return vkattn_fail(VKATTN_UNSUPPORTED,
                            "%s needs a binding of %" PRIu64 " bytes; maxStorageBufferRange is %" PRIu64,
-                           vkattn_tensor_names[id], bound_range(call->device, b), call->device->caps.max_range);
+                           call->plan->problem.names[id], bound_range(call->device, b), call->device->caps.max_range);
     return VKATTN_OK;
 }
 
@@ -140,9 +140,8 @@ static vkattn_status resolve(struct call *call, const vkattn_buffers *buffers, c
  * known to the plan. */
 static bool needs_other_step(const struct call *call)
 {
-    const struct step *forward = vkattn_forward_step(call->plan);
     const bool mid_word = (call->params.tensors[TENSOR_K].address | call->params.tensors[TENSOR_V].address) % 4 != 0;
-    return mid_word && forward->kernel->needs_words && call->plan->workspace_offset[TENSOR_K_COPY] == 0;
+    return mid_word && call->plan->needs_words;
 }
 
 /* Step i of this call. */
@@ -244,7 +243,7 @@ static void run_step(const struct call *call, VkCommandBuffer cmd, const struct 
     const uint64_t groups = vkattn_step_groups(call->plan, step, &call->lengths);
     const uint64_t at_once = groups_at_once(call, step);
     vka_push push = {.params = call->plan->addresses ? address_of(call->device, &call->workspace) : 0,
-                     .row_blocks = vkattn_step_blocks(step, &call->lengths)};
+                     .row_blocks = (uint32_t)vkattn_step_blocks(call->plan, step, &call->lengths)};
     call->device->vk.vkCmdBindPipeline(cmd, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
     for (uint64_t first = 0; first < groups; first += push.count) {
         push.first = (uint32_t)first;
@@ -253,15 +252,11 @@ static void run_step(const struct call *call, VkCommandBuffer cmd, const struct 
     }
 }
 
-vkattn_status vkattn_record_sized(const vkattn_plan *plan, VkCommandBuffer cmd, const vkattn_buffers *buffers,
-                                  size_t buffers_size, const vkattn_lengths *lengths)
+static vkattn_status record_call(const vkattn_plan *plan, VkCommandBuffer cmd, const vkattn_buffers *buffers,
+                                 const vkattn_lengths *lengths)
 {
-    REQUIRE(plan, "plan is NULL");
-    REQUIRE(cmd, "cmd is VK_NULL_HANDLE");
-    vkattn_buffers copy;
-    TRY(vkattn_copy_sized(&copy, sizeof copy, buffers, buffers_size, "buffers"));
     struct call call = {.plan = &plan->plan, .device = plan->device};
-    TRY(resolve(&call, &copy, lengths));
+    TRY(resolve(&call, buffers, lengths));
     TRY(check_start(&call));
     TRY(check_groups(&call));
     if (call.lengths.len_q == 0)
@@ -272,10 +267,42 @@ vkattn_status vkattn_record_sized(const vkattn_plan *plan, VkCommandBuffer cmd, 
         push_descriptors(&call, cmd);
     for (uint32_t i = 0; i < call.plan->step_count; i++) {
         const struct step *step = step_of(&call, i);
+        if (call.other_step && step->kernel->role == ROLE_COMBINE)
+            continue; /* the other step cuts no keys */
         if (i > 0)
             barrier(&call, cmd, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
                     VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT);
         run_step(&call, cmd, step, step == &call.plan->mid_word ? plan->mid_word : plan->pipelines[i]);
     }
     return VKATTN_OK;
+}
+
+vkattn_status vkattn_record_sized(const vkattn_plan *plan, VkCommandBuffer cmd, const vkattn_buffers *buffers,
+                                  size_t buffers_size, const vkattn_lengths *lengths)
+{
+    REQUIRE(plan, "plan is NULL");
+    REQUIRE(cmd, "cmd is VK_NULL_HANDLE");
+    REQUIRE(!plan->plan.problem.merge, "plan is a merge's: vkattn_record_merge records it");
+    vkattn_buffers copy;
+    TRY(vkattn_copy_sized(&copy, sizeof copy, buffers, buffers_size, "buffers"));
+    return record_call(plan, cmd, &copy, lengths);
+}
+
+vkattn_status vkattn_record_merge_sized(const vkattn_plan *plan, VkCommandBuffer cmd,
+                                        const vkattn_merge_buffers *buffers, size_t buffers_size,
+                                        const vkattn_lengths *lengths)
+{
+    REQUIRE(plan, "plan is NULL");
+    REQUIRE(cmd, "cmd is VK_NULL_HANDLE");
+    REQUIRE(plan->plan.problem.merge, "plan is an attention's: vkattn_record records it");
+    vkattn_merge_buffers b;
+    TRY(vkattn_copy_sized(&b, sizeof b, buffers, buffers_size, "buffers"));
+    const vkattn_buffers placed = {.k = b.first_o,
+                                   .v = b.second_o,
+                                   .q = b.first_lse,
+                                   .weights = b.second_lse,
+                                   .o = b.o,
+                                   .lse = b.lse,
+                                   .workspace = b.workspace};
+    return record_call(plan, cmd, &placed, lengths);
 }

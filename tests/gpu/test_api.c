@@ -1172,3 +1172,57 @@ Test(api, attend_uses_the_callers_allocator)
     cr_expect(allocator.live == 0, "%d blocks are left", (int)allocator.live);
     gpu_close(context);
 }
+
+/* ---- Parts of the keys ------------------------------------------------------------------------------------------ */
+
+enum { MEMBERS = 3, LONGEST = 600 };
+
+/* O and LSE of member `b` of a batch whose keys are cut into a fixed number of parts. */
+static void attend_members(vkattn_device *device, struct gpu_case *c, uint32_t len_kv)
+{
+    const vkattn_options options = {.kernel = "fwd_decode", .parts = 5};
+    const vkattn_tensors tensors = gpu_case_tensors(c);
+    gpu_case_poison(c);
+    gpu_ok(vkattn_attend(device, &c->problem, &options, &tensors, &(vkattn_lengths){c->problem.len_q, len_kv}));
+}
+
+/* With the number of parts given, a member's result has the same bits alone, among others, and whatever the longest
+ * member of the call is. */
+Test(api, a_member_does_not_depend_on_the_batch)
+{
+    vkattn_context *context = gpu_open(0);
+    static const int32_t lengths[MEMBERS] = {77, LONGEST, 300};
+    const vkattn_problem p = {.batch = MEMBERS,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .len_q = 2,
+                              .len_kv = LONGEST,
+                              .dim_qk = 32,
+                              .flags = VKATTN_WRITE_LSE | VKATTN_KV_LENGTHS};
+    vkattn_plan *plan = gpu_plan_if_can(context->vkattn, &p, &(vkattn_options){.kernel = "fwd_decode"});
+    if (!plan) {
+        gpu_close(context);
+        cr_skip_test("fwd_decode does not run here");
+    }
+    vkattn_plan_destroy(plan);
+    struct gpu_case all = gpu_case_make(&p);
+    all.kv_lengths = lengths;
+    attend_members(context->vkattn, &all, LONGEST);
+    for (uint32_t b = 0; b < MEMBERS; b++) {
+        vkattn_problem one = p;
+        one.batch = 1;
+        struct gpu_case alone = gpu_case_make(&one);
+        alone.kv_lengths = &lengths[b];
+        for (int id = TENSOR_Q; id <= TENSOR_V; id++)
+            memcpy(alone.data[id], (char *)all.data[id] + b * alone.size[id], alone.size[id]);
+        for (int shortened = 0; shortened < 2; shortened++) {
+            attend_members(context->vkattn, &alone, shortened ? (uint32_t)lengths[b] : LONGEST);
+            for (int id = TENSOR_O; id <= TENSOR_LSE; id++)
+                cr_expect(memcmp(alone.data[id], (char *)all.data[id] + b * alone.size[id], alone.size[id]) == 0,
+                          "member %u, %s, %s", b, vkattn_tensor_names[id], shortened ? "shortened" : "whole");
+        }
+        gpu_case_free(&alone);
+    }
+    gpu_case_free(&all);
+    gpu_close(context);
+}

@@ -22,6 +22,8 @@ static const struct {
                  .subgroup_size_min = 32,
                  .subgroup_size_max = 32,
                  .subgroup_size_control = true,
+                 .shuffles = true,
+                 .fill_groups = 512,
                  .addresses = true,
                  .descriptors = true,
                  .float_controls = true,
@@ -37,6 +39,8 @@ static const struct {
               .subgroup_size_min = 32,
               .subgroup_size_max = 64,
               .subgroup_size_control = true,
+              .shuffles = true,
+              .fill_groups = 512,
               .addresses = true,
               .descriptors = true,
               .float_controls = true,
@@ -52,6 +56,8 @@ static const struct {
                 .subgroup_size_min = 8,
                 .subgroup_size_max = 32,
                 .subgroup_size_control = true,
+                .shuffles = true,
+                .fill_groups = 256,
                 .addresses = true,
                 .descriptors = true,
                 .float_controls = true,
@@ -66,6 +72,8 @@ static const struct {
                .subgroup_size = 16,
                .subgroup_size_min = 16,
                .subgroup_size_max = 16,
+               .shuffles = true,
+               .fill_groups = 64,
                .addresses = true,
                .descriptors = true,
                .max_invocations = 1024,
@@ -79,6 +87,8 @@ static const struct {
                 .subgroup_size = 32,
                 .subgroup_size_min = 32,
                 .subgroup_size_max = 32,
+                .shuffles = true,
+                .fill_groups = 256,
                 .addresses = true,
                 .descriptors = true,
                 .max_invocations = 1024,
@@ -93,6 +103,8 @@ static const struct {
                    .subgroup_size_min = 8,
                    .subgroup_size_max = 8,
                    .subgroup_size_control = true,
+                   .shuffles = true,
+                   .fill_groups = 32,
                    .addresses = true,
                    .descriptors = true,
                    .float_controls = true,
@@ -108,6 +120,8 @@ static const struct {
                       .subgroup_size_min = 4,
                       .subgroup_size_max = 4,
                       .subgroup_size_control = true,
+                      .shuffles = true,
+                      .fill_groups = 32,
                       .addresses = true,
                       .float_controls = true,
                       .max_invocations = 256,
@@ -118,6 +132,7 @@ static const struct {
                       .offset_alignment = 256}},
     [MINIMUM] = {"the minimum",
                  {.device_class = CLASS_UNKNOWN,
+                  .fill_groups = 512,
                   .descriptors = true,
                   .max_invocations = 128,
                   .shared_bytes = 16384,
@@ -222,7 +237,7 @@ static const struct {
     {NVIDIA, MASKED, "fwd_tile"},
     {NVIDIA, WEIGHTS, "fwd_tile"},
     {NVIDIA, WIDEST, "fwd_tile"},
-    {NVIDIA, DECODE, "fwd_rows"},
+    {NVIDIA, DECODE, "fwd_decode"},
     {AMD, PREFILL, "fwd_tile"},
     {AMD, CAUSAL, "fwd_tile"},
     {AMD, HALF, "fwd_tile"},
@@ -232,7 +247,7 @@ static const struct {
     {AMD, MASKED, "fwd_tile"},
     {AMD, WEIGHTS, "fwd_tile"},
     {AMD, WIDEST, "fwd_tile"},
-    {AMD, DECODE, "fwd_rows"},
+    {AMD, DECODE, "fwd_decode"},
     {INTEL, PREFILL, "fwd_tile"},
     {INTEL, CAUSAL, "fwd_tile"},
     {INTEL, HALF, "fwd_tile"},
@@ -241,8 +256,8 @@ static const struct {
     {INTEL, ODD, "fwd_tile"},
     {INTEL, MASKED, "fwd_tile"},
     {INTEL, WEIGHTS, "fwd_tile"},
-    {INTEL, WIDEST, "fwd_rows"},
-    {INTEL, DECODE, "fwd_tile"},
+    {INTEL, WIDEST, "fwd_decode"},
+    {INTEL, DECODE, "fwd_decode"},
     {MALI, PREFILL, "fwd_tile"},
     {MALI, CAUSAL, "fwd_tile"},
     {MALI, HALF, "fwd_tile"},
@@ -272,7 +287,7 @@ static const struct {
     {LLVMPIPE, MASKED, "fwd_tile"},
     {LLVMPIPE, WEIGHTS, "fwd_tile"},
     {LLVMPIPE, WIDEST, "fwd_tile"},
-    {LLVMPIPE, DECODE, "fwd_rows"},
+    {LLVMPIPE, DECODE, "fwd_decode"},
     {SWIFTSHADER, PREFILL, "fwd_tile"},
     {SWIFTSHADER, CAUSAL, "fwd_tile"},
     {SWIFTSHADER, HALF, "fwd_tile"},
@@ -570,7 +585,7 @@ Test(plan, a_kernel_whose_own_tensors_do_not_fit_gives_way)
         cr_assert(vkattn_problem_canonical(problems[i], sizeof *problems[i], &p) == VKATTN_OK, "%s",
                   vkattn_last_error());
         cr_assert(vkattn_plan_choose(&p, &devices[LLVMPIPE].caps, &by_descriptor, &plan, &report) == VKATTN_OK);
-        cr_expect_str_eq(report.candidates[report.chosen].kernel, "fwd_rows");
+        cr_expect_str_neq(report.candidates[report.chosen].kernel, "fwd_tile");
         for (uint32_t n = 0; n < report.candidate_count; n++)
             if (strcmp(report.candidates[n].kernel, "fwd_tile") == 0)
                 cr_expect(strstr(report.candidates[n].reason, names[i]), "%s", report.candidates[n].reason);
@@ -591,12 +606,109 @@ Test(plan, a_large_lse_counts_in_64_bits)
 
 Test(plan, blocks_cover_all_rows)
 {
+    const struct plan plan = {.parts = 1};
     const struct step step = {.kernel = kernel_named("fwd_rows"), .group_rows = 32};
     const uint32_t cases[][2] = {{0, 0}, {1, 1}, {31, 1}, {32, 1}, {33, 2}, {(1u << 29) - 1, 1u << 24}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         const vkattn_lengths lengths = {.len_q = cases[i][0]};
-        cr_expect(vkattn_step_blocks(&step, &lengths) == cases[i][1], "%u rows", cases[i][0]);
+        cr_expect(vkattn_step_blocks(&plan, &step, &lengths) == cases[i][1], "%u rows", cases[i][0]);
     }
+}
+
+/* ---- Parts of the keys ------------------------------------------------------------------------------------------ */
+
+static struct plan decode_in(const vkattn_problem *in, enum device device, uint32_t parts)
+{
+    struct plan plan;
+    const vkattn_options options = {.kernel = "fwd_decode", .parts = parts};
+    cr_assert(choose_with(in, &devices[device].caps, options, &plan, NULL) == VKATTN_OK, "%s", vkattn_last_error());
+    return plan;
+}
+
+Test(plan, keys_are_cut_to_fill_the_device)
+{
+    const struct {
+        vkattn_problem problem;
+        enum device device;
+        uint32_t parts;
+    } cases[] = {
+        {{.heads = 32, .kv_heads = 8, .len_q = 1, .len_kv = 4096, .dim_qk = 128}, LLVMPIPE, 4},
+        {{.heads = 32, .kv_heads = 8, .len_q = 1, .len_kv = 4096, .dim_qk = 128}, AMD, 17},
+        {{.heads = 32, .kv_heads = 8, .len_q = 1, .len_kv = 65536, .dim_qk = 128}, AMD, 64},
+        {{.batch = 8, .heads = 32, .kv_heads = 8, .len_q = 1, .len_kv = 4096, .dim_qk = 128}, LLVMPIPE, 1},
+        {{.heads = 8, .kv_heads = 1, .len_q = 1, .len_kv = 300, .dim_qk = 128}, NVIDIA, 2},
+        {{.heads = 8, .kv_heads = 1, .len_q = 1, .len_kv = 0, .dim_qk = 128}, NVIDIA, 1},
+        {{.heads = 8, .kv_heads = 1, .len_q = 0, .len_kv = 300, .dim_qk = 128}, NVIDIA, 1},
+        {{.heads = 1, .len_q = 1, .len_kv = 1u << 28, .dim_qk = 1}, NVIDIA, 512},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const struct plan plan = decode_in(&cases[i].problem, cases[i].device, 0);
+        cr_expect(plan.parts == cases[i].parts, "case %zu: %u parts", i, plan.parts);
+    }
+}
+
+Test(plan, parts_are_joined_behind)
+{
+    const vkattn_problem p = {.batch = 2,
+                              .heads = 32,
+                              .kv_heads = 8,
+                              .len_q = 3,
+                              .len_kv = 4096,
+                              .dim_qk = 100,
+                              .dim_v = 30,
+                              .flags = VKATTN_WRITE_WEIGHTS};
+    const struct plan plan = decode_in(&p, LLVMPIPE, 5);
+    const vkattn_lengths lengths = {3, 9};
+    vka_params params;
+    cr_assert(plan.step_count == 3);
+    cr_expect_str_eq(plan.steps[0].kernel->name, "fwd_decode");
+    cr_expect_str_eq(plan.steps[1].kernel->name, "fwd_combine");
+    cr_expect_str_eq(plan.steps[2].kernel->name, "fwd_weights");
+    /* 12 rows in two blocks of 6, for each part of each kv head; then a group for each row. */
+    cr_expect(plan.steps[0].group_rows == 6);
+    cr_expect(vkattn_step_groups(&plan, &plan.steps[0], &lengths) == 2 * 8 * 2 * 5);
+    cr_expect(vkattn_step_groups(&plan, &plan.steps[1], &lengths) == 2 * 32 * 3);
+    cr_expect(plan.problem.tensors[TENSOR_PARTS].rows == 15 && plan.problem.tensors[TENSOR_PARTS].row_stride == 32);
+    cr_expect(plan.problem.tensors[TENSOR_STATS].rows == 15 && plan.problem.tensors[TENSOR_STATS].row_stride == 4);
+    cr_expect(plan.workspace_size == PARAMS_SIZE + 2 * 32 * 15 * (32 + 4) * 4 + 2 * 32 * 3 * 4);
+    vkattn_plan_params(&plan, &lengths, &params);
+    cr_expect(params.parts == 5 && params.len_kv == 9);
+}
+
+Test(plan, a_number_of_parts_is_checked)
+{
+    struct plan plan;
+    const vkattn_problem *p = &shapes[DECODE].problem;
+    cr_expect(choose_with(p, &devices[AMD].caps, (vkattn_options){.parts = VKATTN_MAX_PARTS}, &plan, NULL) ==
+              VKATTN_OK);
+    cr_expect(choose_with(p, &devices[AMD].caps, (vkattn_options){.parts = VKATTN_MAX_PARTS + 1}, &plan, NULL) ==
+              VKATTN_INVALID);
+    cr_expect_str_eq(vkattn_last_error(), "options.parts is 1025: must be at most 1024");
+}
+
+/* Without shuffles, or subgroups of a size that can be asked for, fwd_decode says why not. */
+Test(plan, decoding_needs_shuffles)
+{
+    struct plan plan;
+    struct caps caps = devices[AMD].caps;
+    const vkattn_options options = {.kernel = "fwd_decode"};
+    caps.shuffles = false;
+    cr_expect(choose_with(&shapes[DECODE].problem, &caps, options, &plan, NULL) == VKATTN_UNSUPPORTED);
+    cr_expect(strstr(vkattn_last_error(), "no subgroup shuffles"), "%s", vkattn_last_error());
+    cr_expect(choose_with(&shapes[DECODE].problem, &devices[MALI].caps, options, &plan, NULL) == VKATTN_UNSUPPORTED);
+}
+
+/* A plan that reads words keeps a step for K or V in mid-word; one that was told of it does not need it. */
+Test(plan, decoding_has_two_forms_of_16_bit_rows)
+{
+    struct plan plan;
+    const vkattn_problem *p = &shapes[DECODE].problem;
+    plan = decode_in(p, AMD, 0);
+    cr_expect(plan.needs_words && plan.mid_word.kernel && plan.steps[0].constants[VKA_ID_WORDS] == 1);
+    const vkattn_options options = {.kernel = "fwd_decode", .mid_word_starts = 1};
+    cr_assert(choose_with(p, &devices[AMD].caps, options, &plan, NULL) == VKATTN_OK);
+    cr_expect(!plan.needs_words && !plan.mid_word.kernel && plan.steps[0].constants[VKA_ID_WORDS] == 0);
+    cr_expect(plan.steps[0].kernel->role == ROLE_FORWARD, "nothing is unpacked");
 }
 
 /* ---- The parameter block --------------------------------------------------------------------------------------- */
@@ -820,7 +932,7 @@ Test(plan, every_kernel_is_whole)
             kernel->constants(&p, &devices[AMD].caps, &kernel->tiles[i], constants);
             cr_expect(kernel->tiles[i].workgroup > 0 && constants[VKA_ID_WORKGROUP] == kernel->tiles[i].workgroup,
                       "%s, tile %u", kernel->name, i + 1);
-            cr_expect(kernel->group_rows(&kernel->tiles[i]) > 0, "%s, tile %u", kernel->name, i + 1);
+            cr_expect(kernel->group_rows(&p, &kernel->tiles[i]) > 0, "%s, tile %u", kernel->name, i + 1);
         }
     }
 }

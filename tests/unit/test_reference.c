@@ -1169,3 +1169,79 @@ Test(reference, rounded_scaled_q_falls_outside)
     expect_outside(kernel, &p, 1, 1, 1);
     expect_outside(kernel, &p, 4, 0.5, 1);
 }
+
+/* ---- Merging ---------------------------------------------------------------------------------------------------- */
+
+enum { MERGED = 6, WIDTH = 2 };
+
+/* Rows: equal parts, one empty with NaN in O, both empty, a NaN LSE, +infinity, far apart. */
+static const float merge_first_o[MERGED * WIDTH] = {1, 2, NAN, NAN, NAN, NAN, 1, 1, 1, 1, 4, 4};
+static const float merge_second_o[MERGED * WIDTH] = {3, 6, 5, 7, NAN, NAN, 1, 1, 1, 1, 8, 8};
+
+static void merge_in_double(vkattn_merge m, const float first[MERGED], const float second[MERGED], double o[],
+                            double o_bound[], double lse[], double lse_bound[])
+{
+    const vkattn_merge_tensors in = {merge_first_o, first, merge_second_o, second};
+    const vkattn_reference out = {.o = o, .o_bound = o_bound, .lse = lse, .lse_bound = lse_bound};
+    m.len_q = MERGED;
+    m.dim_v = WIDTH;
+    cr_assert(vkattn_reference_merge(&m, &in, NULL, &out) == VKATTN_OK, "%s", vkattn_last_error());
+}
+
+Test(reference, merges_by_weights)
+{
+    const float first[MERGED] = {1, -INFINITY, -INFINITY, NAN, 0, 0};
+    const float second[MERGED] = {1, 3, -INFINITY, 0, INFINITY, -1};
+    double o[MERGED * WIDTH], o_bound[MERGED * WIDTH], lse[MERGED], lse_bound[MERGED];
+    merge_in_double((vkattn_merge){0}, first, second, o, o_bound, lse, lse_bound);
+    cr_expect_float_eq(o[0], 2, 1e-12);
+    cr_expect_float_eq(o[1], 4, 1e-12);
+    cr_expect_float_eq(lse[0], 1 + log(2), 1e-12);
+    cr_expect(o[2] == 5 && o[3] == 7 && lse[1] == 3, "an empty part changes nothing");
+    cr_expect(o[4] == 0 && o[5] == 0 && isinf(lse[2]) && lse[2] < 0 && lse_bound[2] == 0);
+    cr_expect(isnan(o[6]) && isnan(lse[3]) && isnan(o[8]) && isnan(lse[4]) && o_bound[6] == 0 && lse_bound[4] == 0);
+    cr_expect_float_eq(o[10], (4 + 8 * exp(-1)) / (1 + exp(-1)), 1e-12);
+    for (int n = 0; n < 4; n++)
+        cr_expect(o_bound[n] > 0 && o_bound[n] < 2e-5, "bound %d is %g", n, o_bound[n]);
+}
+
+Test(reference, merges_in_base_2)
+{
+    const float first[MERGED] = {3, 0, 0, 0, 0, 0}, second[MERGED] = {1, 0, 0, 0, 0, 0};
+    double o[MERGED * WIDTH], o_bound[MERGED * WIDTH], lse[MERGED], lse_bound[MERGED];
+    merge_in_double((vkattn_merge){.flags = VKATTN_LSE_BASE_2}, first, second, o, o_bound, lse, lse_bound);
+    cr_expect_float_eq(o[0], (8 * 1 + 2 * 3) / 10.0, 1e-12);
+    cr_expect_float_eq(lse[0], log2(10), 1e-12);
+}
+
+/* The merge in f32, as a kernel may do it, stays inside the bound; one that leaves out a part does not. */
+Test(reference, an_honest_merge_stays_inside_its_bound)
+{
+    double o[MERGED * WIDTH], o_bound[MERGED * WIDTH], lse[MERGED], lse_bound[MERGED];
+    for (int trial = 0; trial < 2000; trial++) {
+        const float gap = (float)trial / 25;
+        const float first[MERGED] = {gap - 30, 0, 0, 0, 0, gap}, second[MERGED] = {-30, 0, 0, 0, 0, 0};
+        merge_in_double((vkattn_merge){0}, first, second, o, o_bound, lse, lse_bound);
+        const float w = expf(second[0] - first[0]), l = 1 + w;
+        const float merged = (merge_first_o[0] + w * merge_second_o[0]) / l;
+        cr_assert(fabs((double)merged - o[0]) <= o_bound[0], "gap %g", (double)gap);
+        cr_assert(fabs((double)(first[0] + logf(l)) - lse[0]) <= lse_bound[0], "gap %g", (double)gap);
+        if (gap < 12)
+            cr_assert(fabs((double)merge_first_o[0] - o[0]) > o_bound[0], "gap %g", (double)gap);
+    }
+}
+
+Test(reference, wrong_merges)
+{
+    const float lse[1] = {0}, o[4] = {0};
+    const vkattn_merge m = {.len_q = 1, .dim_v = 4};
+    const vkattn_reference out = {0};
+    const vkattn_merge_tensors none = {0}, half = {o, lse, o, NULL};
+    cr_expect(vkattn_reference_merge(&m, &none, NULL, &out) == VKATTN_INVALID);
+    cr_expect_str_eq(vkattn_last_error(), "tensors.first_o is NULL");
+    cr_expect(vkattn_reference_merge(&m, &half, NULL, &out) == VKATTN_INVALID);
+    cr_expect_str_eq(vkattn_last_error(), "tensors.second_lse is NULL");
+    cr_expect(vkattn_reference_merge(&m, &none, &(vkattn_lengths){0, 0}, &out) == VKATTN_OK);
+    cr_expect(vkattn_reference_merge(&m, &half, &(vkattn_lengths){2, 0}, &out) == VKATTN_INVALID);
+    cr_expect(vkattn_reference_merge(NULL, &half, NULL, &out) == VKATTN_INVALID);
+}
