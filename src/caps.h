@@ -19,6 +19,13 @@ enum device_class {
     CLASS_COUNT
 };
 
+/* A cooperative matrix product of f16 with f32 sums in a subgroup: M x K times K x N. */
+struct matrix {
+    uint32_t m, n, k;
+};
+
+enum { MAX_MATRICES = 16 };
+
 struct caps {
     enum device_class device_class;
     uint32_t subgroup_size;     /* the default one; 0: must not be relied on */
@@ -33,7 +40,9 @@ struct caps {
     uint32_t max_groups_x, max_groups_y;
     uint64_t max_range;        /* bytes of one storage buffer binding */
     uint32_t offset_alignment; /* of a storage buffer binding, bytes */
-    uint32_t max_loop_rounds;  /* of all loops of an invocation; 0: no limit. A driver's fault, see src/vk/device.c */
+    uint32_t matrix_count;     /* 0: matrix units are not to be used */
+    struct matrix matrices[MAX_MATRICES];
+    uint32_t max_loop_rounds; /* of all loops of an invocation; 0: no limit. A driver's fault, see src/vk/device.c */
 };
 
 #endif

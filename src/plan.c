@@ -91,6 +91,10 @@ static const struct tile *consider(const struct kernel *kernel, const struct pro
     candidate->kernel = kernel->name;
     candidate->p_type = kernel->p_type;
     candidate->access = addresses ? VKATTN_ACCESS_ADDRESS : VKATTN_ACCESS_DESCRIPTOR;
+    if (kernel->spirv[addresses].missing) {
+        snprintf(candidate->reason, REASON_SIZE, "not in this build: %s", kernel->spirv[addresses].missing);
+        return NULL;
+    }
     if (refuse_access(p, caps, addresses, candidate->reason))
         return NULL;
     return first_tile(kernel, p, caps, forced ? options->tile : 0, candidate);
@@ -142,9 +146,15 @@ static void fill_report(const struct problem *p, vkattn_report *report)
 
 static void describe_tile(const struct tile *tile, char text[], size_t size)
 {
-    snprintf(text, size,
-             "%" PRIu32 " invocations, %" PRIu32 " rows each, %" PRIu32 " keys a step, head over %" PRIu32 " subgroups",
-             tile->workgroup, tile->rows, tile->keys, tile->split);
+    if (tile->subgroups)
+        snprintf(text, size,
+                 "%" PRIu32 " subgroups, matrices of %" PRIu32 "x%" PRIu32 "x%" PRIu32 ", %" PRIu32 " keys a step",
+                 tile->subgroups, tile->matrix.m, tile->matrix.n, tile->matrix.k, tile->keys);
+    else
+        snprintf(text, size,
+                 "%" PRIu32 " invocations, %" PRIu32 " rows each, %" PRIu32 " keys a step, head over %" PRIu32
+                 " subgroups",
+                 tile->workgroup, tile->rows, tile->keys, tile->split);
 }
 
 /* The forward step of the cheapest kernel that may run; NULL in step->kernel when none may. */
@@ -258,7 +268,7 @@ static vkattn_status chain_steps(struct plan *plan, const struct caps *caps, con
     const struct kernel *kernel = forward->kernel;
     if (kernel->unpack && kernel->unpack(&plan->problem, caps, forward->tile))
         TRY(chain_unpack(plan, caps));
-    else if (kernel->needs_words && plan->problem.kv_type != VKATTN_F32)
+    else if (vkattn_step_needs_words(forward) && plan->problem.kv_type != VKATTN_F32)
         choose_mid_word(plan, caps);
     if (forward->constants[VKA_ID_FOLD] != 0 && forward->constants[VKA_ID_FOLD] != VKA_FROM_PARAMS)
         TRY(add_sums(plan, caps));
@@ -332,6 +342,12 @@ void vkattn_plan_params(const struct plan *plan, const vkattn_lengths *lengths, 
         params->tensors[id].head_stride = t->head_stride;
         params->tensors[id].row_stride = (uint32_t)t->row_stride;
     }
+}
+
+bool vkattn_step_needs_words(const struct step *step)
+{
+    const uint32_t shifted = step->constants[VKA_ID_SHIFTED];
+    return step->kernel->needs_words && (shifted == 0 || shifted == VKA_FROM_PARAMS);
 }
 
 uint32_t vkattn_step_blocks(const struct step *step, const vkattn_lengths *lengths)

@@ -38,6 +38,9 @@ vkattn_status vkattn_plan_choose(const struct problem *problem, const struct cap
 /* The parameter block of a plan for a call with `lengths`; tensor addresses are left 0. */
 void vkattn_plan_params(const struct plan *plan, const vkattn_lengths *lengths, vka_params *params);
 
+/* Whether a step cannot read K or V that start in mid-word. */
+bool vkattn_step_needs_words(const struct step *step);
+
 /* Row blocks of a step in one head, and the work groups of all heads. */
 uint32_t vkattn_step_blocks(const struct step *step, const vkattn_lengths *lengths);
 uint64_t vkattn_step_groups(const struct plan *plan, const struct step *step, const vkattn_lengths *lengths);

@@ -20,6 +20,9 @@
 
 struct check_options {
     const char *device, *kernel, *problem, *limit_text;
+    const char *type_text; /* NULL: each problem's own types */
+    vkattn_dtype type;
+    bool mid_word;
     vkattn_access access; /* AUTO: both */
     uint32_t limits;
     uint32_t random; /* how many */
@@ -34,7 +37,7 @@ static const struct {
 } limits[] = {
     {"no-addresses", VKATTN_LIMIT_NO_ADDRESSES},           {"no-descriptors", VKATTN_LIMIT_NO_DESCRIPTORS},
     {"no-subgroups", VKATTN_LIMIT_NO_SUBGROUPS},           {"minimum", VKATTN_LIMIT_MINIMUM},
-    {"no-float-controls", VKATTN_LIMIT_NO_FLOAT_CONTROLS},
+    {"no-float-controls", VKATTN_LIMIT_NO_FLOAT_CONTROLS}, {"no-matrices", VKATTN_LIMIT_NO_MATRICES},
 };
 
 static bool parse_limit(const char *name, size_t length, uint32_t *bits)
@@ -74,17 +77,35 @@ static void print_help(void)
         "  --tiles            each tile of each kernel, not only the one that the library chooses\n"
         "  --tile N           only this row of the kernel's tile table\n"
         "  --problem PATTERN  only problems with this name, as in 'causal/*'; random:SEED is the random one of a seed\n"
+        "  --type NAME        Q, K and V of each problem in this type, whatever it says\n"
+        "  --mid-word         announce that K and V may start in mid-word (vkattn_options.mid_word_starts)\n"
         "  --random N         N random problems, too, with seeds from --seed on\n"
         "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
         "  --limit NAME,...   pretend that the device has less: minimum, no-addresses, no-descriptors, no-subgroups,\n"
-        "                     no-float-controls\n"
+        "                     no-float-controls, no-matrices\n"
         "  --list             list the named problems and exit\n"
         "  --json             print JSON\n"
         "  --verbose          a line for each trial, and the library's messages\n"
         "  --help             print this text\n\n" COMMAND_EXIT_HELP);
 }
 
-enum { DEVICE = 1, KERNEL, ACCESS, TILES, TILE, PROBLEM, RANDOM, SEED, LIMIT, LIST, JSON, VERBOSE, HELP };
+enum {
+    DEVICE = 1,
+    KERNEL,
+    ACCESS,
+    TILES,
+    TILE,
+    PROBLEM,
+    TYPE,
+    MID_WORD,
+    RANDOM,
+    SEED,
+    LIMIT,
+    LIST,
+    JSON,
+    VERBOSE,
+    HELP
+};
 
 static bool bad_value(const char *option, const char *value, const char *wants)
 {
@@ -132,6 +153,11 @@ static bool store(struct check_options *options, int option, const char *value)
         options->limit_text = value;
         return parse_limits(value, &options->limits) ||
                bad_value("limit", value, "names from --help, with commas between");
+    case MID_WORD:
+        return options->mid_word = true;
+    case TYPE:
+        options->type_text = value;
+        return command_parse_type(value, &options->type) || bad_value("type", value, "f32, f16 or bf16");
     case TILES:
         return options->tiles = true;
     case LIST:
@@ -158,6 +184,7 @@ static bool parse(int argc, char **argv, struct check_options *options)
         {"access", required_argument, NULL, ACCESS}, {"tiles", no_argument, NULL, TILES},
         {"tile", required_argument, NULL, TILE},     {"problem", required_argument, NULL, PROBLEM},
         {"random", required_argument, NULL, RANDOM}, {"seed", required_argument, NULL, SEED},
+        {"mid-word", no_argument, NULL, MID_WORD},   {"type", required_argument, NULL, TYPE},
         {"limit", required_argument, NULL, LIMIT},   {"list", no_argument, NULL, LIST},
         {"json", no_argument, NULL, JSON},           {"verbose", no_argument, NULL, VERBOSE},
         {"help", no_argument, NULL, HELP},           {NULL, 0, NULL, 0}};
@@ -322,6 +349,10 @@ static void print_repetition(const struct check *check, const struct combination
         printf(" --tile %" PRIu32, o->tile);
     if (check->options->limit_text)
         printf(" --limit %s", check->options->limit_text);
+    if (check->options->mid_word)
+        printf(" --mid-word");
+    if (check->options->type_text)
+        printf(" --type %s", check->options->type_text);
     printf(" --problem %s\n", problem);
 }
 
@@ -538,12 +569,14 @@ static void fail_setup(struct check *check, const struct check_problem *problem,
     check->lost = check->lost || status == VKATTN_DEVICE_LOST;
 }
 
-static void try_problem(struct check *check, const struct check_problem *problem)
+static void try_problem(struct check *check, struct check_problem *problem)
 {
     struct trial_data data;
     struct trial trial = {0};
     if (check->lost)
         return;
+    if (check->options->type_text)
+        problem->problem.q_type = problem->problem.kv_type = check->options->type;
     vkattn_status status = trial_data_build(problem, &data);
     if (status == VKATTN_OK)
         status = trial_open(check->context, &data, &trial);
@@ -586,7 +619,8 @@ static void add_combination(struct check *check, const char *kernel, vkattn_acce
     if (check->combination_count == MOST_COMBINATIONS)
         return;
     struct combination *combination = &check->combinations[check->combination_count++];
-    *combination = (struct combination){.options = {.kernel = kernel, .access = access, .tile = tile}};
+    *combination = (struct combination){
+        .options = {.kernel = kernel, .access = access, .tile = tile, .mid_word_starts = check->options->mid_word}};
 }
 
 /* The library refuses a number past the end of a tile table. */

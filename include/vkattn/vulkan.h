@@ -25,16 +25,29 @@ typedef struct vkattn_enabled {
     VkBool32 push_descriptor;       /* VK_KHR_push_descriptor */
     VkBool32 subgroup_size_control; /* features subgroupSizeControl and computeFullSubgroups */
     VkBool32 shader_float_controls; /* VK_KHR_shader_float_controls, or Vulkan 1.2 */
+    VkBool32 cooperative_matrix;    /* features cooperativeMatrix (VK_KHR_cooperative_matrix), vulkanMemoryModel,
+                                       vulkanMemoryModelDeviceScope and shaderFloat16 (Vulkan 1.2 or KHR extensions) */
 } vkattn_enabled;
+
+/* VkPhysicalDeviceCooperativeMatrixFeaturesKHR, which older headers lack. */
+typedef struct vkattn_cooperative_matrix_features {
+    VkStructureType sType;
+    void *pNext;
+    VkBool32 cooperativeMatrix;
+    VkBool32 cooperativeMatrixRobustBufferAccess;
+} vkattn_cooperative_matrix_features;
 
 /* Extensions and features for vkCreateDevice. It is filled in place and points into itself: do not copy it. */
 typedef struct vkattn_device_wants {
     vkattn_enabled enabled; /* what the device will have when all of the below is enabled */
     uint32_t extension_count;
-    const char *extensions[8];          /* static strings */
+    const char *extensions[12];         /* static strings */
     VkPhysicalDeviceFeatures2 features; /* head of a pNext chain: VkDeviceCreateInfo::pNext */
     VkPhysicalDeviceBufferDeviceAddressFeatures buffer_device_address;
     VkPhysicalDeviceSubgroupSizeControlFeaturesEXT subgroup_size_control;
+    VkPhysicalDeviceVulkanMemoryModelFeatures memory_model;
+    VkPhysicalDeviceShaderFloat16Int8Features float16;
+    vkattn_cooperative_matrix_features cooperative_matrix;
 } vkattn_device_wants;
 
 /*
@@ -55,7 +68,8 @@ enum {
     VKATTN_LIMIT_NO_DESCRIPTORS = 1u << 1,
     VKATTN_LIMIT_NO_SUBGROUPS = 1u << 2,
     VKATTN_LIMIT_MINIMUM = 1u << 3, /* no subgroup operations, 16 KiB of shared memory, 128 invocations */
-    VKATTN_LIMIT_NO_FLOAT_CONTROLS = 1u << 4
+    VKATTN_LIMIT_NO_FLOAT_CONTROLS = 1u << 4,
+    VKATTN_LIMIT_NO_MATRICES = 1u << 5
 };
 
 /* Messages that are no errors: a feature that was left off and why. `text` is one line without a newline. */

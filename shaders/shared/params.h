@@ -92,7 +92,12 @@
 #define VKA_ID_SUBGROUP 14 /* subgroup size that every subgroup is known to have; 0: unknown */
 #define VKA_ID_UNPACKED 15 /* nonzero: K and V are read from their f32 copies */
 #define VKA_ID_FOLD 16 /* keys after which accumulators are folded into VKA_SUMS; 0: never */
-#define VKA_IDS 17
+#define VKA_ID_MATRIX_M 17 /* a cooperative matrix: rows and columns of the result, length of the products */
+#define VKA_ID_MATRIX_N 18
+#define VKA_ID_MATRIX_K 19
+#define VKA_ID_SHIFTED 20 /* nonzero: rows of K and V may start in mid-word, and are read so */
+#define VKA_ID_SKIP 21 /* nonzero: a subgroup may meet fewer of its own barriers than another */
+#define VKA_IDS 22
 
 /* A band's bound that excludes nothing. Lengths stay below half of it, so that no sum of two of them and a bound
  * overflows an int. */

@@ -135,10 +135,36 @@ static void chain_features(vkattn_device_wants *wants, const struct available *a
     wants->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
     wants->buffer_device_address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
     wants->subgroup_size_control.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT;
+    wants->memory_model.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES;
+    wants->float16.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES;
+    wants->cooperative_matrix.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR;
     if (want(wants, a, VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME, VK_API_VERSION_1_2))
         chain(wants, &wants->buffer_device_address);
     if (want(wants, a, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME, VK_API_VERSION_1_3))
         chain(wants, &wants->subgroup_size_control);
+    if (!has_extension(a, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME))
+        return;
+    if (want(wants, a, VK_KHR_VULKAN_MEMORY_MODEL_EXTENSION_NAME, VK_API_VERSION_1_2))
+        chain(wants, &wants->memory_model);
+    if (want(wants, a, VK_KHR_SHADER_FLOAT16_INT8_EXTENSION_NAME, VK_API_VERSION_1_2))
+        chain(wants, &wants->float16);
+    want(wants, a, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME, 0);
+    chain(wants, &wants->cooperative_matrix);
+}
+
+/* The modules declare the memory model and f16 arithmetic beside the matrices: all or none. */
+static void keep_matrices(vkattn_device_wants *wants)
+{
+    const VkBool32 matrices = wants->cooperative_matrix.cooperativeMatrix && wants->memory_model.vulkanMemoryModel &&
+                              wants->memory_model.vulkanMemoryModelDeviceScope && wants->float16.shaderFloat16;
+    wants->cooperative_matrix.cooperativeMatrix = matrices;
+    wants->cooperative_matrix.cooperativeMatrixRobustBufferAccess = VK_FALSE;
+    wants->memory_model.vulkanMemoryModel = matrices;
+    wants->memory_model.vulkanMemoryModelDeviceScope = matrices; /* atomics are of that scope */
+    wants->memory_model.vulkanMemoryModelAvailabilityVisibilityChains = VK_FALSE;
+    wants->float16.shaderFloat16 = matrices;
+    wants->float16.shaderInt8 = VK_FALSE;
+    wants->enabled.cooperative_matrix = matrices;
 }
 
 /* Keep of the queried features what is used; the rest, robust access among it, stays off. */
@@ -153,6 +179,7 @@ static void keep_features(vkattn_device_wants *wants)
     wants->subgroup_size_control.subgroupSizeControl = wants->subgroup_size_control.computeFullSubgroups = sizes;
     wants->enabled.buffer_device_address = addresses;
     wants->enabled.subgroup_size_control = sizes;
+    keep_matrices(wants);
 }
 
 static vkattn_status fill_wants(const struct vk_table *vk, VkPhysicalDevice physical, const struct available *a,
@@ -249,7 +276,10 @@ static void apply_limits(struct caps *caps, uint32_t limits)
     if (limits & (VKATTN_LIMIT_NO_SUBGROUPS | VKATTN_LIMIT_MINIMUM)) {
         caps->subgroup_size = 0;
         caps->subgroup_size_control = false;
+        caps->matrix_count = 0;
     }
+    if (limits & VKATTN_LIMIT_NO_MATRICES)
+        caps->matrix_count = 0;
     if (limits & VKATTN_LIMIT_MINIMUM) {
         caps->shared_bytes = smaller(caps->shared_bytes, 16384);
         caps->max_invocations = smaller(caps->max_invocations, 128);
@@ -270,6 +300,40 @@ static bool names_driver(const vkattn_device *device)
                      has_extension(&a, VK_KHR_DRIVER_PROPERTIES_EXTENSION_NAME);
     free(a.extensions);
     return has;
+}
+
+static void add_matrix(const VkCooperativeMatrixPropertiesKHR *p, struct caps *caps)
+{
+    const bool right_types = p->AType == VK_COMPONENT_TYPE_FLOAT16_KHR && p->BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+                             p->CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+                             p->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR;
+    if (right_types && p->scope == VK_SCOPE_SUBGROUP_KHR && caps->matrix_count < MAX_MATRICES)
+        caps->matrices[caps->matrix_count++] = (struct matrix){p->MSize, p->NSize, p->KSize};
+}
+
+/* The shapes that a kernel may use; none where the enumeration fails. */
+static void fill_matrices(vkattn_device *device)
+{
+    enum { MOST = 128 };
+    const PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR get =
+        (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)device->info.get_instance_proc_addr(
+            device->info.instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
+    VkCooperativeMatrixPropertiesKHR *all = calloc(MOST, sizeof *all);
+    uint32_t count = MOST;
+    for (uint32_t i = 0; all && i < MOST; i++)
+        all[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
+    if (get && all && get(device->info.physical_device, &count, all) >= VK_SUCCESS)
+        for (uint32_t i = 0; i < count; i++)
+            add_matrix(&all[i], &device->caps);
+    free(all);
+}
+
+/* Operations that fwd_coopmat uses in a subgroup. */
+static bool shuffles(const VkPhysicalDeviceSubgroupProperties *subgroup)
+{
+    const VkSubgroupFeatureFlags needed = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    return (subgroup->supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) &&
+           (subgroup->supportedOperations & needed) == needed;
 }
 
 static void fill_caps(vkattn_device *device)
@@ -317,6 +381,8 @@ static void fill_caps(vkattn_device *device)
         .max_range = limits->maxStorageBufferRange,
         .offset_alignment = (uint32_t)limits->minStorageBufferOffsetAlignment,
     };
+    if (enabled->cooperative_matrix && shuffles(&subgroup))
+        fill_matrices(device);
     apply_faults(&driver, &device->caps);
     apply_limits(&device->caps, device->info.limits);
 }
@@ -392,6 +458,8 @@ static void say_what_is_off(const vkattn_device *device)
         say(device, "vkattn: no push descriptors for all tensors at once: tensors are reached by address only");
     if (!caps->subgroup_size_control)
         say(device, "vkattn: no subgroup size control: heads are not split over subgroups");
+    if (caps->matrix_count == 0)
+        say(device, "vkattn: no cooperative matrices of f16 with f32 sums: products are multiplied without");
     if (!caps->float_controls)
         say(device, "vkattn: no SignedZeroInfNanPreserve for f32: modules are built without it");
 }

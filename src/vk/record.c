@@ -142,7 +142,7 @@ static bool needs_other_step(const struct call *call)
 {
     const struct step *forward = vkattn_forward_step(call->plan);
     const bool mid_word = (call->params.tensors[TENSOR_K].address | call->params.tensors[TENSOR_V].address) % 4 != 0;
-    return mid_word && forward->kernel->needs_words && call->plan->workspace_offset[TENSOR_K_COPY] == 0;
+    return mid_word && vkattn_step_needs_words(forward) && call->plan->workspace_offset[TENSOR_K_COPY] == 0;
 }
 
 /* Step i of this call. */
