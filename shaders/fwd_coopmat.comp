@@ -64,13 +64,14 @@ const uint S_STRIDE = KEYS / 4 + 1;
 // A matrix of V^T, with 16 bytes between two: an invocation stages eight rows of it, and so do its neighbours.
 const uint V_TILE = M * V_STRIDE + 1;
 shared uvec4 k_stage[KEYS * K_STRIDE];
-shared uvec4 v_stage[(V_OCTETS * 8 + M - 1) / M * V_TILE];
+const uint V_STAGE = (V_OCTETS * 8 + M - 1) / M * V_TILE;
+shared uvec4 v_stage[V_STAGE];
 shared uvec4 scores[BLOCK_ROWS * S_STRIDE];
 shared float factors[BLOCK_ROWS];
 shared bool spoilt;
 
 // Softmax: PARTS invocations have a query, or one has OWN of them. A part is whole octets.
-const uint OWN = N > SUBGROUP ? N / SUBGROUP : 1;
+const uint OWN = N > SUBGROUP ? N / SUBGROUP : 1; // at most 4
 const uint PARTS = N > SUBGROUP ? 1 : SUBGROUP / N;
 const uint OWN_KEYS = KEYS / PARTS; // at most 32
 
@@ -97,14 +98,14 @@ uint part, own_query;    // the invocation's
 bool careful;            // second time: V that is not finite counts as 0
 
 // Defines uvec4 NAME(row, c, n): the octet c of the n elements that begin at `row`, zeros behind them. No word is read that
-// holds no element of the row. ODD, a constant: the row may start in mid-word.
-#define DEFINE_OCTET(NAME, TENSOR, ODD) \
+// holds no element of the row. Constants: ODD, the row may start in mid-word; WHOLE, octets have all of their elements.
+#define DEFINE_OCTET(NAME, TENSOR, ODD, WHOLE) \
     uvec4 NAME(Slice row, uint c, uint n) \
     { \
         uvec4 x = uvec4(0); \
         const uint e = 8 * c; \
         const bool odd = row.skew != 0; \
-        if (e + 8 <= n) { \
+        if (WHOLE || e + 8 <= n) { \
             x = LOAD_QUAD(TENSOR, row, c); \
             if (ODD && odd) { \
                 const uint next = LOAD_WORD(TENSOR, row, 4 * c + 4); \
@@ -129,9 +130,9 @@ bool careful;            // second time: V that is not finite counts as 0
         } \
         return x; \
     }
-DEFINE_OCTET(load_q, Q, true)
-DEFINE_OCTET(load_k, K, SHIFTED != 0)
-DEFINE_OCTET(load_v, V, SHIFTED != 0)
+DEFINE_OCTET(load_q, Q, true, false)
+DEFINE_OCTET(load_k, K, SHIFTED != 0, D == 8 * D_OCTETS)
+DEFINE_OCTET(load_v, V, SHIFTED != 0, DV == 8 * V_OCTETS)
 
 Slice row_at(uint tensor, Slice slice, uint row)
 {
@@ -141,10 +142,10 @@ Slice row_at(uint tensor, Slice slice, uint row)
 // The exponent of a half that is not finite, and a word of two without such.
 const uint HALF_EXPONENT = 0x7C00u;
 
-uvec4 finite_halves(uvec4 x)
+uint finite_halves(uint x)
 {
-    const uvec4 low = mix(x & 0xFFFFu, uvec4(0), equal(x & HALF_EXPONENT, uvec4(HALF_EXPONENT)));
-    const uvec4 high = mix(x & 0xFFFF0000u, uvec4(0), equal(x & HALF_EXPONENT << 16, uvec4(HALF_EXPONENT << 16)));
+    const uint low = mix(x & 0xFFFFu, 0, (x & HALF_EXPONENT) == HALF_EXPONENT);
+    const uint high = mix(x & 0xFFFF0000u, 0, (x & HALF_EXPONENT << 16) == HALF_EXPONENT << 16);
     return low | high;
 }
 
@@ -165,35 +166,69 @@ uint pack_high(uint a, uint b)
     return packFloat2x16(f16vec2(unpackFloat2x16(a).y, unpackFloat2x16(b).y));
 }
 
-// Keys past the last one that somebody sees are read as that one: an address beyond it may be anybody's.
-uint clamped_key(int j)
+// Where an invocation reads K or V: its octet of its first key of a step, and of the last key that somebody sees. Keys past
+// that are read as that one: an address beyond it may be anybody's. Bytes; a slice has less than 2^32.
+struct Lane {
+    uint first, last, row;
+};
+Lane k_lane, v_lane;
+
+Lane lane_at(uint tensor, uint key, uint c)
 {
-    return uint(min(j, span.end - 1));
+    const uint row = PARAMS.tensors[tensor].row_stride * 2;
+    return Lane(key * row + 16 * c, uint(span.end - 1) * row + 16 * c, row);
 }
 
-void stage_k(Slice slice, int j)
+Slice octet_at(Slice slice, Lane lane, uint key)
+{
+    const uint bytes = min(lane.first + key * lane.row, lane.last);
+#if VKA_ADDRESS
+    slice.first = add64(slice.first, uvec2(bytes, 0));
+#else
+    slice.first.x += bytes >> 2;
+#endif
+    return slice;
+}
+
+Slice row_at_key(uint tensor, Slice slice, uint key)
+{
+    return row_at(tensor, slice, min(key, uint(span.end) - 1));
+}
+
+// Where all of an invocation's octets are whole, on words, and below each other.
+const bool K_EVEN = SHIFTED == 0 && D == 8 * D_OCTETS && WORKGROUP % D_OCTETS == 0;
+const bool V_EVEN = SHIFTED == 0 && DV == 8 * V_OCTETS && WORKGROUP % V_OCTETS == 0;
+
+void stage_k(Slice slice, uint j)
 {
     const uint units = KEYS * D_OCTETS;
     [[unroll]] for (uint n = 0; n < units; n += WORKGROUP) {
         const uint unit = n + gl_LocalInvocationIndex, key = unit / D_OCTETS, c = unit % D_OCTETS;
-        if (n + WORKGROUP <= units || unit < units)
-            k_stage[key * K_STRIDE + c] = load_k(row_at(VKA_K, slice, clamped_key(j + int(key))), c, D);
+        if (n + WORKGROUP <= units || unit < units) {
+            uvec4 x;
+            if (K_EVEN)
+                x = LOAD_QUAD(K, octet_at(slice, k_lane, j + n / D_OCTETS), 0);
+            else
+                x = load_k(row_at_key(VKA_K, slice, j + key), c, D);
+            k_stage[key * K_STRIDE + c] = x;
+        }
     }
 }
 
 // An invocation takes eight columns of two keys, and stores them as a word of each of eight rows.
-void stage_v(Slice slice, int j)
+void stage_v(Slice slice, uint j)
 {
     const uint units = KEYS / 2 * V_OCTETS;
     [[unroll]] for (uint n = 0; n < units; n += WORKGROUP) {
         const uint unit = n + gl_LocalInvocationIndex, pair = unit / V_OCTETS, c = unit % V_OCTETS;
         if (n + WORKGROUP <= units || unit < units) {
-            const int key = j + int(2 * pair);
-            uvec4 a = load_v(row_at(VKA_V, slice, clamped_key(key)), c, DV);
-            uvec4 b = load_v(row_at(VKA_V, slice, clamped_key(key + 1)), c, DV);
-            if (careful) {
-                a = finite_halves(a);
-                b = finite_halves(b);
+            uvec4 a, b;
+            if (V_EVEN) {
+                a = LOAD_QUAD(V, octet_at(slice, v_lane, j + 2 * (n / V_OCTETS)), 0);
+                b = LOAD_QUAD(V, octet_at(slice, v_lane, j + 2 * (n / V_OCTETS) + 1), 0);
+            } else {
+                a = load_v(row_at_key(VKA_V, slice, j + 2 * pair), c, DV);
+                b = load_v(row_at_key(VKA_V, slice, j + 2 * pair + 1), c, DV);
             }
             const uint at = 8 * c / M * V_TILE + 8 * c % M * V_STRIDE + pair / 4, x = pair % 4;
             v_stage[at][x] = pack_low(a.x, b.x);
@@ -206,6 +241,19 @@ void stage_v(Slice slice, int j)
             v_stage[at + 7 * V_STRIDE][x] = pack_high(a.w, b.w);
         }
     }
+}
+
+// Staged V without what is not finite.
+void clean_v()
+{
+    barrier();
+    uint n = 0;
+    [[dont_unroll]] do {
+        // Of the last one, which some may share, all make the same.
+        const uint at = min(n + gl_LocalInvocationIndex, 4 * V_STAGE - 1);
+        v_stage[at / 4][at % 4] = finite_halves(v_stage[at / 4][at % 4]);
+        n += WORKGROUP;
+    } while (n < 4 * V_STAGE);
 }
 
 // The subgroup's rows of Q by way of its rows of scores, as many octets at a time as those hold. A negative scale becomes
@@ -254,27 +302,61 @@ uint scores_at(uint own)
     return (wave * N + query_of(own)) * S_STRIDE + part * (OWN_KEYS / 4);
 }
 
-// Scale, cap, bias and mask of a step that needs more than the scale, in place; returns a bit for each key that is seen.
-// A loop and not unrolled: the code of visible() is long.
-uint finish_scores(uint own, int j, bool full)
+// Scale, cap, bias and mask of a step that needs more than the scale, in place; -inf where a key is not seen. Returns a bit
+// for each key that is, and the largest score of those. Not unrolled, like weigh_scores(): the code of visible() is long,
+// and most steps need none of it.
+uint finish_scores(uint own, int j, bool full, out float largest)
 {
     const int i = min(int(first_row + query_of(own)), mem.len_q - 1);
     const uint at = scores_at(own);
     const float scale = abs(PARAMS.scale);
     uint seen = 0, n = 0;
-    do {
+    largest = negative_infinity();
+    [[dont_unroll]] do {
         const int wanted = j + int(part * OWN_KEYS + n), key = min(wanted, span.end - 1);
         float bias = 0.0;
         bool shown = true;
         if (!full)
             shown = visible(mem, i, key, bias);
         const bool inside = wanted < span.end, counts = shown && inside;
-        const float x = finish_score(uintBitsToFloat(scores[at + n / 4][n % 4]) * scale, bias);
-        scores[at + n / 4][n % 4] = floatBitsToUint(mix(negative_infinity(), x, counts));
+        const float x = mix(negative_infinity(), finish_score(uintBitsToFloat(scores[at + n / 4][n % 4]) * scale, bias),
+                            counts);
+        scores[at + n / 4][n % 4] = floatBitsToUint(x);
+        largest = max(largest, x);
         seen |= uint(counts) << n;
         n++;
     } while (n < OWN_KEYS);
     return seen;
+}
+
+// p of such a step, in place. Returns their sum; `test` becomes NaN where a score is NaN or +inf.
+float weigh_scores(uint own, uint seen, float base, inout float test)
+{
+    const uint at = scores_at(own);
+    float sum = 0.0;
+    uint n = 0;
+    [[dont_unroll]] do {
+        const bool counts = (seen >> n & 1) != 0;
+        const float x = mix(0.0, uintBitsToFloat(scores[at + n / 4][n % 4]) - base, counts);
+        const float p = mix(0.0, exp(x), counts);
+        test += x;
+        sum += p;
+        scores[at + n / 4][n % 4] = floatBitsToUint(p);
+        n++;
+    } while (n < OWN_KEYS);
+    return sum;
+}
+
+void load_scores(uint own)
+{
+    const uint at = scores_at(own);
+    [[unroll]] for (uint n = 0; n < OWN_KEYS; n += 4) {
+        const vec4 x = uintBitsToFloat(scores[at + n / 4]);
+        s[own * OWN_KEYS + n] = x.x;
+        s[own * OWN_KEYS + n + 1] = x.y;
+        s[own * OWN_KEYS + n + 2] = x.z;
+        s[own * OWN_KEYS + n + 3] = x.w;
+    }
 }
 
 float joined_max(float x)
@@ -284,55 +366,60 @@ float joined_max(float x)
     return x;
 }
 
-// Softmax of the subgroup's rows over the scores of a step; leaves P and the factors in shared memory.
+// Softmax of one query over the scores of a step; leaves p in s.
+void update_row(uint own, int j, bool full, bool plain)
+{
+    const uint first = own * OWN_KEYS;
+    const float scale = abs(PARAMS.scale);
+    uint seen = 0xFFFFFFFFu;
+    float largest, sum = 0.0, test = 0.0;
+    if (plain) {
+        load_scores(own);
+        largest = s[first];
+        [[unroll]] for (uint n = 1; n < OWN_KEYS; n++)
+            largest = max(largest, s[first + n]);
+        largest *= scale;
+    } else {
+        seen = finish_scores(own, j, full, largest);
+    }
+    const float last_m = stats[own].m;
+    stats[own].m = max(last_m, joined_max(largest));
+    const float base = exponent_base(stats[own]);
+    const float factor = exp_difference(last_m, base);
+    if (plain) {
+        const float scale_2 = scale * LOG2_E, base_2 = base * LOG2_E;
+        [[unroll]] for (uint n = 0; n < OWN_KEYS; n++) {
+            // At most 0, or NaN where the score is NaN or +inf, which max() and exp2() may hide.
+            const float x = fma(s[first + n], scale_2, -base_2);
+            test += x;
+            s[first + n] = exp2(x);
+            sum += s[first + n];
+        }
+    } else {
+        sum = weigh_scores(own, seen, base, test);
+        load_scores(own);
+    }
+    const bool poison = is_nan(test), any = seen != 0;
+    stats[own].poison = stats[own].poison || poison;
+    stats[own].seen = stats[own].seen || any;
+    softmax_add(stats[own], factor, sum);
+    factors[wave * N + query_of(own)] = factor; // of all parts the same
+}
+
+// Softmax of the subgroup's rows; leaves P and the factors in shared memory.
 void update(int j)
 {
     const bool full = span_full(wave_span, j, int(KEYS));
-    const bool finished = !full || (FEATURES & VKA_SOFTCAP) != 0;
-    const float scale = finished ? 1.0 : abs(PARAMS.scale);
-    uint seen[OWN];
-    [[unroll]] for (uint own = 0; own < OWN; own++) {
-        seen[own] = 0xFFFFFFFFu;
-        if (finished)
-            seen[own] = finish_scores(own, j, full);
-    }
-    [[unroll]] for (uint own = 0; own < OWN; own++) {
-        const uint at = scores_at(own);
-        [[unroll]] for (uint n = 0; n < OWN_KEYS; n += 4) {
-            const vec4 x = uintBitsToFloat(scores[at + n / 4]);
-            s[own * OWN_KEYS + n] = x.x;
-            s[own * OWN_KEYS + n + 1] = x.y;
-            s[own * OWN_KEYS + n + 2] = x.z;
-            s[own * OWN_KEYS + n + 3] = x.w;
-        }
-    }
-    [[unroll]] for (uint own = 0; own < OWN; own++) {
-        float largest = s[own * OWN_KEYS];
-        [[unroll]] for (uint n = 1; n < OWN_KEYS; n++)
-            largest = max(largest, s[own * OWN_KEYS + n]);
-        const float last_m = stats[own].m;
-        stats[own].m = max(last_m, joined_max(largest) * scale);
-        const float base = exponent_base(stats[own]);
-        const float factor = exp_difference(last_m, base);
-        float sum = 0.0, test = 0.0;
-        [[unroll]] for (uint n = 0; n < OWN_KEYS; n++) {
-            // At most 0, or NaN where the score is NaN or +inf, which max() and exp() may hide.
-            const float x = fma(s[own * OWN_KEYS + n], scale, -base);
-            test += x;
-            s[own * OWN_KEYS + n] = exp(x);
-        }
-        if (finished) {
-            [[unroll]] for (uint n = 0; n < OWN_KEYS; n++)
-                s[own * OWN_KEYS + n] = mix(0.0, s[own * OWN_KEYS + n], (seen[own] >> n & 1) != 0);
-        }
-        [[unroll]] for (uint n = 0; n < OWN_KEYS; n++)
-            sum += s[own * OWN_KEYS + n];
-        const bool poison = is_nan(test), any = seen[own] != 0;
-        stats[own].poison = stats[own].poison || poison;
-        stats[own].seen = stats[own].seen || any;
-        softmax_add(stats[own], factor, sum);
-        factors[wave * N + query_of(own)] = factor; // of all parts the same
-    }
+    // Products of finite halves are below 2^42: with such a scale no score comes near what f32 holds.
+    const bool plain = full && (FEATURES & VKA_SOFTCAP) == 0 && abs(PARAMS.scale) < 1e20;
+    // Not a loop: one that holds loops which are not unrolled is not unrolled, and s then indexed.
+    update_row(0, j, full, plain);
+    if (OWN > 1)
+        update_row(1, j, full, plain);
+    if (OWN > 2)
+        update_row(2, j, full, plain);
+    if (OWN > 3)
+        update_row(3, j, full, plain);
     subgroupBarrier(); // P lies over the scores of other parts
     [[unroll]] for (uint own = 0; own < OWN; own++) {
         const uint at = (wave * N + query_of(own)) * S_STRIDE + part * (OWN_KEYS / 8), p = own * OWN_KEYS;
@@ -386,11 +473,16 @@ void clear()
 void attend(Slice k_slice, Slice v_slice)
 {
     // Bottom-tested: llvmpipe runs the body of a top-tested loop once more with no invocation active.
+    const uint lane = gl_LocalInvocationIndex;
+    k_lane = lane_at(VKA_K, lane / D_OCTETS, lane % D_OCTETS);
+    v_lane = lane_at(VKA_V, 2 * (lane / V_OCTETS), lane % V_OCTETS);
     int j = span_next(span, span.begin);
     do {
         barrier();
-        stage_k(k_slice, j);
-        stage_v(v_slice, j);
+        stage_k(k_slice, uint(j));
+        stage_v(v_slice, uint(j));
+        if (careful)
+            clean_v();
         barrier();
         const bool sees = j < wave_span.end && j + int(KEYS) > wave_span.begin;
         if (SKIP == 0 || sees) {

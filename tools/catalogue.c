@@ -19,13 +19,16 @@ static const struct {
     const char *prefix;
     unsigned class;
 } prefixes[] = {
-    {"v_fma", 1},  {"v_fmac", 1}, {"v_pk_fma", 1}, {"v_dual_fmac", 1}, {"v_mad", 1}, {"v_wmma", 1},
-    {"v_", 0},     {"s_load", 3}, {"s_buffer", 3}, {"s_barrier", 6},   {"s_", 2},    {"ds_", 4},
-    {"global", 5}, {"buffer", 5}, {"flat", 5},     {"scratch", 7},     {"image", 5},
+    {"v_fma", 1},   {"v_fmac", 1}, {"v_pk_fma", 1}, {"v_dual_fmac", 1}, {"v_mad", 1},     {"v_wmma", 8},
+    {"v_swmma", 8}, {"v_", 0},     {"s_load", 3},   {"s_buffer", 3},    {"s_barrier", 6}, {"s_", 2},
+    {"ds_", 4},     {"global", 5}, {"buffer", 5},   {"flat", 5},        {"scratch", 7},   {"image", 5},
 };
-enum { OTHER_VECTOR, MULTIPLY_ADD, SCALAR, SCALAR_LOAD, SHARED, VECTOR_MEMORY, BARRIER, SCRATCH, CLASSES };
-static const char *const class_names[CLASSES] = {"other vector", "multiply-add", "scalar",  "scalar load",
-                                                 "shared",       "memory",       "barrier", "scratch"};
+enum { OTHER_VECTOR, MULTIPLY_ADD, SCALAR, SCALAR_LOAD, SHARED, VECTOR_MEMORY, BARRIER, SCRATCH, MATRIX, CLASSES };
+static const char *const class_names[CLASSES] = {"other vector", "multiply-add", "scalar",  "scalar load", "shared",
+                                                 "memory",       "barrier",      "scratch", "matrix"};
+
+/* Cycles for which a product of matrices keeps RDNA3's vector unit, in which it issues an instruction each. */
+enum { MATRIX_CYCLES = 32 };
 
 enum { MOST_INSTRUCTIONS = 65536, MOST_BLOCKS = 4096 };
 
@@ -162,9 +165,12 @@ static void show_loop(VkDevice device, VkPipeline pipeline, struct json *json)
     unsigned counts[CLASSES];
     if (text && listing) {
         read_listing(listing, text);
+        if (getenv("CMDUMP"))
+            fputs(text, stderr);
         count_loop(listing, counts);
         const unsigned vector = counts[OTHER_VECTOR] + counts[MULTIPLY_ADD];
         const double share = vector ? 100.0 * counts[MULTIPLY_ADD] / vector : 0;
+        const double matrix = MATRIX_CYCLES * counts[MATRIX], matrix_share = 100.0 * matrix / (matrix + vector);
         if (json)
             json_open_object(json, "key_loop");
         else
@@ -176,9 +182,14 @@ static void show_loop(VkDevice device, VkPipeline pipeline, struct json *json)
                 printf(" %u %s,", counts[i], class_names[i]);
         if (json) {
             json_number(json, "multiply-add share of vector, percent", share);
+            if (counts[MATRIX])
+                json_number(json, "matrix share of vector cycles, percent", matrix_share);
             json_close(json);
         } else {
-            printf(" multiply-add %.1f%% of vector\n", share);
+            printf(" multiply-add %.1f%% of vector", share);
+            if (counts[MATRIX])
+                printf(", matrix %.1f%% of its cycles", matrix_share);
+            printf("\n");
         }
     }
     free(listing);
