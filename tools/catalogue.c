@@ -165,8 +165,6 @@ static void show_loop(VkDevice device, VkPipeline pipeline, struct json *json)
     unsigned counts[CLASSES];
     if (text && listing) {
         read_listing(listing, text);
-        if (getenv("CMDUMP"))
-            fputs(text, stderr);
         count_loop(listing, counts);
         const unsigned vector = counts[OTHER_VECTOR] + counts[MULTIPLY_ADD];
         const double share = vector ? 100.0 * counts[MULTIPLY_ADD] / vector : 0;
@@ -344,6 +342,9 @@ int command_kernels(int argc, char **argv)
     if (options.stats)
         return show_stats(&options);
     for (uint32_t i = 0; vkattn_kernel_name(i); i++)
-        puts(vkattn_kernel_name(i));
+        if (vkattn_kernel_missing(i))
+            printf("%s (not in this build: %s)\n", vkattn_kernel_name(i), vkattn_kernel_missing(i));
+        else
+            puts(vkattn_kernel_name(i));
     return COMMAND_OK;
 }

@@ -21,7 +21,7 @@
 /* For AMD, RADV's compiler on a null device (Mesa 25.0.7, navi31): vector registers, subgroups per SIMD, share of
  * matrix products in the issue cycles of the vector unit, a product counted as 32. The rest is reasoning. */
 static const struct tile tiles[] = {
-    {.classes = AMD, .max_dim = 64, .matrix = {16, 16, 16}, .subgroups = 4, .keys = 64, .subgroup = 32},
+    {.classes = AMD, .max_dim = 64, .matrix = {16, 16, 16}, .subgroups = 4, .keys = 32, .subgroup = 32},
     {.classes = AMD, .max_dim = 128, .matrix = {16, 16, 16}, .subgroups = 8, .keys = 32, .subgroup = 32},
 
     /* Reasoning: two work groups of 48 KiB an SM, as many registers as on AMD. */
@@ -124,8 +124,7 @@ static bool refuse(const struct problem *problem, const struct caps *caps, const
     if (refuse_types(problem, caps, reason))
         return true;
     if (caps->matrix_count == 0)
-        snprintf(reason, REASON_SIZE,
-                 "no cooperative matrices of f16 with f32 sums are enabled on this device (VK_KHR_cooperative_matrix)");
+        snprintf(reason, REASON_SIZE, "no cooperative matrices of f16 with f32 sums are enabled on this device");
     else if (!has_matrix(caps, tile))
         snprintf(reason, REASON_SIZE, "the device has no matrices of %" PRIu32 "x%" PRIu32 "x%" PRIu32, tile->matrix.m,
                  tile->matrix.n, tile->matrix.k);
