@@ -42,7 +42,12 @@ struct caps {
     uint32_t offset_alignment; /* of a storage buffer binding, bytes */
     uint32_t matrix_count;     /* 0: matrix units are not to be used */
     struct matrix matrices[MAX_MATRICES];
-    uint32_t max_loop_rounds; /* of all loops of an invocation; 0: no limit. A driver's fault, see src/vk/device.c */
+    bool matrix_tested[MAX_MATRICES];     /* by vkattn_device_selftest */
+    const char *matrix_off[MAX_MATRICES]; /* why a shape is not used; NULL: it is. Static text, as below */
+    const char *matrices_off;             /* why none is, where there may be some; else NULL */
+    bool subgroups_tested;
+    const char *subgroups_off; /* why sizes are not asked for, where they could be; else NULL */
+    uint32_t max_loop_rounds;  /* of all loops of an invocation; 0: no limit. A driver's fault, see src/vk/device.c */
 };
 
 #endif

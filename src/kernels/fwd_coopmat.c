@@ -73,13 +73,32 @@ static uint32_t shared_bytes(const struct problem *problem, const struct tile *t
     return 16 * (k_stage + v_stage + scores) + 4 * group_rows(tile) + 16;
 }
 
-static bool has_matrix(const struct caps *caps, const struct tile *tile)
+/* The tile's shape among the device's; matrix_count: it has no such. */
+static uint32_t find_matrix(const struct caps *caps, const struct tile *tile)
 {
-    for (uint32_t i = 0; i < caps->matrix_count; i++)
-        if (caps->matrices[i].m == tile->matrix.m && caps->matrices[i].n == tile->matrix.n &&
-            caps->matrices[i].k == tile->matrix.k)
-            return true;
-    return false;
+    uint32_t i = 0;
+    while (i < caps->matrix_count && (caps->matrices[i].m != tile->matrix.m || caps->matrices[i].n != tile->matrix.n ||
+                                      caps->matrices[i].k != tile->matrix.k))
+        i++;
+    return i;
+}
+
+static bool refuse_matrix(const struct caps *caps, const struct tile *tile, char reason[REASON_SIZE])
+{
+    const uint32_t i = find_matrix(caps, tile);
+    if (caps->matrices_off)
+        snprintf(reason, REASON_SIZE, "cooperative matrices are off: %s", caps->matrices_off);
+    else if (caps->matrix_count == 0)
+        snprintf(reason, REASON_SIZE, "no cooperative matrices of f16 with f32 sums are enabled on this device");
+    else if (i == caps->matrix_count)
+        snprintf(reason, REASON_SIZE, "the device has no matrices of %" PRIu32 "x%" PRIu32 "x%" PRIu32, tile->matrix.m,
+                 tile->matrix.n, tile->matrix.k);
+    else if (caps->matrix_off[i])
+        snprintf(reason, REASON_SIZE, "matrices of %" PRIu32 "x%" PRIu32 "x%" PRIu32 " are off: %s", tile->matrix.m,
+                 tile->matrix.n, tile->matrix.k, caps->matrix_off[i]);
+    else
+        return false;
+    return true;
 }
 
 static bool is_power_of_two(uint32_t x)
@@ -121,14 +140,9 @@ static bool refuse(const struct problem *problem, const struct caps *caps, const
 {
     const uint32_t dim = problem->dim_qk > problem->dim_v ? problem->dim_qk : problem->dim_v;
     const uint32_t subgroup = subgroup_size(caps, tile);
-    if (refuse_types(problem, caps, reason))
+    if (refuse_types(problem, caps, reason) || refuse_matrix(caps, tile, reason))
         return true;
-    if (caps->matrix_count == 0)
-        snprintf(reason, REASON_SIZE, "no cooperative matrices of f16 with f32 sums are enabled on this device");
-    else if (!has_matrix(caps, tile))
-        snprintf(reason, REASON_SIZE, "the device has no matrices of %" PRIu32 "x%" PRIu32 "x%" PRIu32, tile->matrix.m,
-                 tile->matrix.n, tile->matrix.k);
-    else if (dim > tile->max_dim)
+    if (dim > tile->max_dim)
         snprintf(reason, REASON_SIZE, "the tile is for heads of at most %" PRIu32 ", and this one is %" PRIu32,
                  tile->max_dim, dim);
     else if (!caps->subgroup_size_control || subgroup < caps->subgroup_size_min || subgroup > caps->subgroup_size_max)

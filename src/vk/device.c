@@ -241,13 +241,23 @@ static enum device_class class_of(const VkPhysicalDeviceProperties *properties)
 /* Known faults of drivers: what they do, and who saw it. */
 static const struct fault {
     VkDriverId driver;
-    unsigned first_good_mesa; /* major version in driverInfo; older ones have the fault */
-    enum device_class device_class;
+    unsigned first_good_mesa;       /* major version in driverInfo; older ones have the fault. 0: all versions have */
+    bool integrated;                /* only integrated GPUs have it */
+    enum device_class device_class; /* the class to be of instead; CLASS_UNKNOWN: no other */
     uint32_t max_loop_rounds;
+    const char *matrices_off; /* matrices are not even enumerated */
 } faults[] = {
     /* llvmpipe of Mesa 22.3.6 leaves an invocation after 65,535 rounds of all its loops together (the compiler's
      * LP_MAX_TGSI_LOOP_ITERATIONS); found by tests/gpu/test_limits.c, November 2026; 25.0.7 and 26.1.6 do not. */
-    {VK_DRIVER_ID_MESA_LLVMPIPE, 25, CLASS_CPU_OLD, 65535},
+    {VK_DRIVER_ID_MESA_LLVMPIPE, 25, false, CLASS_CPU_OLD, 65535, NULL},
+    /* The enumeration crashes inside the driver on a Radeon 860M (2.0.388, May 2026); no version is said to be good. */
+    {VK_DRIVER_ID_AMD_PROPRIETARY, 0, true, CLASS_UNKNOWN, 0,
+     "this driver crashes when they are enumerated (github.com/GPUOpen-Drivers/AMDVLK/issues/422)"},
+    {VK_DRIVER_ID_AMD_OPEN_SOURCE, 0, true, CLASS_UNKNOWN, 0,
+     "this driver crashes when they are enumerated (github.com/GPUOpen-Drivers/AMDVLK/issues/422)"},
+    /* Hangs, then the device is lost, on an Arc Pro B70 (32.0.101.8826, June 2026); a self-test would do the same. */
+    {VK_DRIVER_ID_INTEL_PROPRIETARY_WINDOWS, 0, false, CLASS_UNKNOWN, 0,
+     "this driver loses the device (github.com/IGCIT/Intel-GPU-Community-Issue-Tracker-IGCIT/issues/1487)"},
 };
 
 /* "Mesa 22.3.6 (LLVM 15.0.6)" -> 22; 0 where the text says otherwise. */
@@ -256,14 +266,27 @@ static unsigned mesa_major(const char *info)
     return strncmp(info, "Mesa ", 5) == 0 ? (unsigned)strtoul(info + 5, NULL, 10) : 0;
 }
 
-static void apply_faults(const VkPhysicalDeviceDriverProperties *driver, struct caps *caps)
+static bool has_fault(const struct fault *fault, const VkPhysicalDeviceDriverProperties *driver,
+                      VkPhysicalDeviceType type)
 {
     const unsigned mesa = mesa_major(driver->driverInfo);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        if (driver->driverID == faults[i].driver && mesa != 0 && mesa < faults[i].first_good_mesa) {
+    const bool version = fault->first_good_mesa == 0 || (mesa != 0 && mesa < fault->first_good_mesa);
+    return driver->driverID == fault->driver && version &&
+           (!fault->integrated || type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU);
+}
+
+static void apply_faults(const VkPhysicalDeviceDriverProperties *driver, VkPhysicalDeviceType type, struct caps *caps)
+{
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        if (!has_fault(&faults[i], driver, type))
+            continue;
+        if (faults[i].device_class != CLASS_UNKNOWN)
             caps->device_class = faults[i].device_class;
+        if (faults[i].max_loop_rounds)
             caps->max_loop_rounds = faults[i].max_loop_rounds;
-        }
+        if (faults[i].matrices_off)
+            caps->matrices_off = faults[i].matrices_off;
+    }
 }
 
 static uint32_t smaller(uint32_t a, uint32_t b)
@@ -381,9 +404,9 @@ static void fill_caps(vkattn_device *device)
         .max_range = limits->maxStorageBufferRange,
         .offset_alignment = (uint32_t)limits->minStorageBufferOffsetAlignment,
     };
-    if (enabled->cooperative_matrix && shuffles(&subgroup))
+    apply_faults(&driver, properties.properties.deviceType, &device->caps);
+    if (enabled->cooperative_matrix && shuffles(&subgroup) && !device->caps.matrices_off)
         fill_matrices(device);
-    apply_faults(&driver, &device->caps);
     apply_limits(&device->caps, device->info.limits);
 }
 

@@ -116,6 +116,10 @@ vkattn_status vkattn_vk_status(VkResult result, const char *call);
 
 #define TRY_VK(call) TRY(vkattn_vk_status(call, #call))
 
+/* vkattn_attend on a queue of info.queue_family. */
+vkattn_status vkattn_attend_on(vkattn_device *device, VkQueue queue, const vkattn_problem *problem,
+                               const vkattn_options *options, const vkattn_tensors *tensors);
+
 void vkattn_lock(atomic_flag *lock);
 void vkattn_unlock(atomic_flag *lock);
 

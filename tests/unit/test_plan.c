@@ -500,6 +500,11 @@ Test(plan, matrix_units_refuse_with_reasons)
     p = half;
     p.len_kv = 1 << 20;
     expect_said(&p, rdna3, "drift");
+    caps.matrix_off[0] = "the self-test found wrong results";
+    expect_said(&half, &caps, "matrices of 16x16x16 are off: the self-test");
+    caps.matrices_off = "this driver is at fault";
+    expect_said(&half, &caps, "cooperative matrices are off: this driver");
+    caps = *rdna3;
     caps.matrices[0] = (struct matrix){32, 32, 16};
     expect_said(&half, &caps, "no matrices of");
     caps = *rdna3;
