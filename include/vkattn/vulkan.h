@@ -108,7 +108,7 @@ static inline vkattn_status vkattn_device_create(const vkattn_device_info *info,
 
 /* What a device does that drivers have got wrong, and whether the library uses it. */
 typedef enum vkattn_unit_state {
-    VKATTN_UNIT_UNTESTED, /* used */
+    VKATTN_UNIT_UNTESTED, /* used where planning prefers it; the self-test takes the matrix shape that it does prefer */
     VKATTN_UNIT_RIGHT,    /* used: vkattn_device_selftest found it right */
     VKATTN_UNIT_OFF       /* not used; `reason` says why */
 } vkattn_unit_state;
@@ -123,11 +123,11 @@ typedef struct vkattn_unit {
 VKATTN_API int vkattn_device_unit(const vkattn_device *device, uint32_t index, vkattn_unit *unit);
 
 /*
- * Run each matrix shape and each subgroup operation that kernels rely on, as they do, on small problems, and compare
- * with plain arithmetic. What is wrong, or cannot be run, is off from then on, with a reason that vkattn_explain shows.
- * Untested units are used, unless the driver is known to be at fault. Allocates, submits and waits; on a GPU for
- * milliseconds, most of which are compilation. To be called before the device's first plan, once per device and driver
- * version.
+ * Run what kernels would use of the units, as they do, on small problems, and compare with plain arithmetic: the matrix
+ * shape that planning prefers (where it fails, the next), and subgroups of a required size. What is wrong, or cannot be
+ * run, is off from then on, with a reason that vkattn_explain shows. Untested units are used, unless the driver is
+ * known to be at fault. Allocates, submits and waits; on a GPU for milliseconds, most of which are compilation. To be
+ * called before the device's first plan, once per device and driver version.
  *
  * queue  of info.queue_family; lent for the call
  *

@@ -243,20 +243,24 @@ static const struct fault {
     VkDriverId driver;
     unsigned first_good_mesa;       /* major version in driverInfo; older ones have the fault. 0: all versions have */
     bool integrated;                /* only integrated GPUs have it */
+    uint32_t subgroup_size;         /* it shows with subgroups of this size; 0: of any */
     enum device_class device_class; /* the class to be of instead; CLASS_UNKNOWN: no other */
     uint32_t max_loop_rounds;
     const char *matrices_off; /* matrices are not even enumerated */
 } faults[] = {
     /* llvmpipe of Mesa 22.3.6 leaves an invocation after 65,535 rounds of all its loops together (the compiler's
      * LP_MAX_TGSI_LOOP_ITERATIONS); found by tests/gpu/test_limits.c, November 2026; 25.0.7 and 26.1.6 do not. */
-    {VK_DRIVER_ID_MESA_LLVMPIPE, 25, false, CLASS_CPU_OLD, 65535, NULL},
+    {VK_DRIVER_ID_MESA_LLVMPIPE, 25, false, 0, CLASS_CPU_OLD, 65535, NULL},
+    /* Mesa 26.1.6, LP_NATIVE_VECTOR_WIDTH=512: SIGSEGV in fwd_coopmat, by tools/with-driver mesa26-512, November 2026.
+     */
+    {VK_DRIVER_ID_MESA_LLVMPIPE, 27, false, 16, CLASS_UNKNOWN, 0, "llvmpipe crashes in them with vectors of 512 bits"},
     /* The enumeration crashes inside the driver on a Radeon 860M (2.0.388, May 2026); no version is said to be good. */
-    {VK_DRIVER_ID_AMD_PROPRIETARY, 0, true, CLASS_UNKNOWN, 0,
+    {VK_DRIVER_ID_AMD_PROPRIETARY, 0, true, 0, CLASS_UNKNOWN, 0,
      "this driver crashes when they are enumerated (github.com/GPUOpen-Drivers/AMDVLK/issues/422)"},
-    {VK_DRIVER_ID_AMD_OPEN_SOURCE, 0, true, CLASS_UNKNOWN, 0,
+    {VK_DRIVER_ID_AMD_OPEN_SOURCE, 0, true, 0, CLASS_UNKNOWN, 0,
      "this driver crashes when they are enumerated (github.com/GPUOpen-Drivers/AMDVLK/issues/422)"},
     /* Hangs, then the device is lost, on an Arc Pro B70 (32.0.101.8826, June 2026); a self-test would do the same. */
-    {VK_DRIVER_ID_INTEL_PROPRIETARY_WINDOWS, 0, false, CLASS_UNKNOWN, 0,
+    {VK_DRIVER_ID_INTEL_PROPRIETARY_WINDOWS, 0, false, 0, CLASS_UNKNOWN, 0,
      "this driver loses the device (github.com/IGCIT/Intel-GPU-Community-Issue-Tracker-IGCIT/issues/1487)"},
 };
 
@@ -267,18 +271,19 @@ static unsigned mesa_major(const char *info)
 }
 
 static bool has_fault(const struct fault *fault, const VkPhysicalDeviceDriverProperties *driver,
-                      VkPhysicalDeviceType type)
+                      VkPhysicalDeviceType type, const struct caps *caps)
 {
     const unsigned mesa = mesa_major(driver->driverInfo);
     const bool version = fault->first_good_mesa == 0 || (mesa != 0 && mesa < fault->first_good_mesa);
     return driver->driverID == fault->driver && version &&
+           (fault->subgroup_size == 0 || fault->subgroup_size == caps->subgroup_size) &&
            (!fault->integrated || type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU);
 }
 
 static void apply_faults(const VkPhysicalDeviceDriverProperties *driver, VkPhysicalDeviceType type, struct caps *caps)
 {
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
-        if (!has_fault(&faults[i], driver, type))
+        if (!has_fault(&faults[i], driver, type, caps))
             continue;
         if (faults[i].device_class != CLASS_UNKNOWN)
             caps->device_class = faults[i].device_class;

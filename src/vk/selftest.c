@@ -88,7 +88,8 @@ static vkattn_problem problem_of(uint32_t dim, vkattn_dtype type)
 static const char wrong_text[] = "the self-test found wrong results";
 static const char failed_text[] = "the self-test could not run them";
 
-/* NULL, or why what the plan relies on is to be off. */
+/* `off`: NULL, or why what the plan relies on is to be off. The status is other than VKATTN_OK where going on is no
+ * use. */
 static vkattn_status try_tile(vkattn_device *device, VkQueue queue, struct data *data, const vkattn_problem *problem,
                               const vkattn_options *options, const char **off)
 {
@@ -105,38 +106,38 @@ static vkattn_status try_tile(vkattn_device *device, VkQueue queue, struct data 
     return status == VKATTN_DEVICE_LOST || status == VKATTN_NO_MEMORY ? status : VKATTN_OK;
 }
 
-static bool same_shape(struct matrix a, struct matrix b)
+static uint32_t index_of(const struct caps *caps, struct matrix shape)
 {
-    return a.m == b.m && a.n == b.n && a.k == b.k;
+    uint32_t i = 0;
+    while (caps->matrices[i].m != shape.m || caps->matrices[i].n != shape.n || caps->matrices[i].k != shape.k)
+        i++;
+    return i;
 }
 
-/* The first tile for the device's class that has the shape. */
-static bool find_tile(const struct caps *caps, struct matrix shape, vkattn_options *options)
+/* The shape that planning takes, and where that is off, the next. */
+static vkattn_status test_kernel(vkattn_device *device, VkQueue queue, const char *kernel, struct data *data)
 {
-    for (uint32_t k = 0; k < vkattn_kernel_count; k++)
-        for (uint32_t t = 0; t < vkattn_kernels[k]->tile_count; t++) {
-            const struct tile *tile = &vkattn_kernels[k]->tiles[t];
-            if ((tile->classes >> caps->device_class & 1) && same_shape(tile->matrix, shape) &&
-                vkattn_gives_subgroup(caps, tile) && !vkattn_kernels[k]->spirv->missing) {
-                *options = (vkattn_options){.kernel = vkattn_kernels[k]->name, .tile = t + 1};
-                return true;
-            }
-        }
-    return false;
+    const vkattn_problem problem = problem_of(DIM, VKATTN_F16);
+    const vkattn_options options = {.kernel = kernel};
+    struct caps *caps = &device->caps;
+    struct problem canonical;
+    struct plan plan;
+    TRY(vkattn_problem_canonical(&problem, sizeof problem, &canonical));
+    while (vkattn_plan_choose(&canonical, caps, &options, &plan, NULL) == VKATTN_OK) {
+        const uint32_t i = index_of(caps, vkattn_forward_step(&plan)->tile->matrix);
+        if (caps->matrix_tested[i])
+            break;
+        caps->matrix_tested[i] = true;
+        TRY(try_tile(device, queue, data, &problem, &options, &caps->matrix_off[i]));
+    }
+    return VKATTN_OK;
 }
 
 static vkattn_status test_matrices(vkattn_device *device, VkQueue queue, struct data *data)
 {
-    const vkattn_problem problem = problem_of(DIM, VKATTN_F16);
-    struct caps *caps = &device->caps;
-    for (uint32_t i = 0; i < caps->matrix_count; i++) {
-        vkattn_options options;
-        if (!find_tile(caps, caps->matrices[i], &options))
-            continue; /* nobody uses it */
-        const vkattn_status status = try_tile(device, queue, data, &problem, &options, &caps->matrix_off[i]);
-        caps->matrix_tested[i] = true;
-        TRY(status);
-    }
+    for (uint32_t k = 0; k < vkattn_kernel_count; k++)
+        if (vkattn_kernels[k]->tiles->matrix.m != 0)
+            TRY(test_kernel(device, queue, vkattn_kernels[k]->name, data));
     return VKATTN_OK;
 }
 
