@@ -67,7 +67,7 @@ shared uvec4 k_stage[KEYS * K_STRIDE];
 const uint V_STAGE = (V_OCTETS * 8 + M - 1) / M * V_TILE;
 shared uvec4 v_stage[V_STAGE];
 shared uvec4 scores[BLOCK_ROWS * S_STRIDE];
-shared float factors[BLOCK_ROWS];
+shared vec4 factors[BLOCK_ROWS / 4]; // a matrix is to be loaded from a multiple of 16 bytes
 shared bool spoilt;
 
 // Softmax: PARTS invocations have a query, or one has OWN of them. A part is whole octets.
@@ -359,6 +359,11 @@ void load_scores(uint own)
     }
 }
 
+void set_factor(uint query, float factor)
+{
+    factors[wave * N / 4 + query / 4][query % 4] = factor;
+}
+
 float joined_max(float x)
 {
     [[unroll]] for (uint distance = N; distance < PARTS * N; distance *= 2)
@@ -403,7 +408,7 @@ void update_row(uint own, int j, bool full, bool plain)
     stats[own].poison = stats[own].poison || poison;
     stats[own].seen = stats[own].seen || any;
     softmax_add(stats[own], factor, sum);
-    factors[wave * N + query_of(own)] = factor; // of all parts the same
+    set_factor(query_of(own), factor); // of all parts the same
 }
 
 // Softmax of the subgroup's rows; leaves P and the factors in shared memory.
@@ -434,7 +439,7 @@ void multiply_values()
 {
     ACCUMULATOR factor;
     OPERAND_B p[PV_TILES];
-    coopMatLoad(factor, factors, wave * N, 0, ROWS);
+    coopMatLoad(factor, factors, wave * N / 4, 0, ROWS);
     [[unroll]] for (uint c = 0; c < PV_TILES; c++)
         coopMatLoad(p[c], scores, wave * N * S_STRIDE + c * K_DIM / 8, S_STRIDE, COLUMNS);
     [[unroll]] for (uint t = 0; t < V_TILES; t++) {
@@ -523,7 +528,7 @@ void finish_rows(Item item)
             scale = softmax_sink(stats[own], uintBitsToFloat(LOAD_WORD(SINKS, tensor_slice(VKA_SINKS, 0, item.h, 5), 0)));
         scale *= softmax_inverse(stats[own]);
         scale = stats[own].seen ? scale : 0.0;
-        factors[wave * N + query_of(own)] = softmax_is_nan(stats[own]) ? uintBitsToFloat(NAN_BITS) : scale;
+        set_factor(query_of(own), softmax_is_nan(stats[own]) ? uintBitsToFloat(NAN_BITS) : scale);
         if (part == 0 && i < PARAMS.len_q && (PARAMS.features & VKA_LSE_ON) != 0)
             STORE_WORD(LSE, tensor_slice(VKA_LSE, item.b, item.h, 5), i * PARAMS.tensors[VKA_LSE].row_stride,
                        floatBitsToUint(softmax_lse(stats[own])));
@@ -599,7 +604,7 @@ void write_rows(Item item, Slice v_slice, bool any)
         for (uint n = 0; n < N * chunks / SUBGROUP; n++) {
             const uint unit = n * SUBGROUP + gl_SubgroupInvocationID, query = unit / chunks, chunk = unit % chunks;
             const uint i = first_row + query, e = t * M + 4 * chunk;
-            const float factor = factors[wave * N + query];
+            const float factor = factors[wave * N / 4 + query / 4][query % 4];
             if (i < PARAMS.len_q && e < DV) {
                 vec4 x = uintBitsToFloat(scores[(wave * N + query) * S_STRIDE + chunk]);
                 // An empty row may have met what is not finite, and so may a row that is NaN.

@@ -53,6 +53,14 @@ static unsigned block_number(const char *text)
     return number < MOST_BLOCKS ? (unsigned)number : MOST_BLOCKS - 1;
 }
 
+static bool has_matrix(const struct listing *listing, unsigned begin, unsigned end)
+{
+    for (unsigned i = begin; i < end; i++)
+        if (listing->class[i] == MATRIX)
+            return true;
+    return false;
+}
+
 /* A line of ACO's listing is "BB12:" or an indented instruction with operands. */
 static void take_line(struct listing *listing, const char *line)
 {
@@ -72,7 +80,11 @@ static void take_line(struct listing *listing, const char *line)
     const unsigned length = listing->count - begin, best = listing->loop_end - listing->loop_begin;
     /* A loop round the one that was found adds little to it, or is another. */
     const bool around = best > 0 && begin <= listing->loop_begin && length < 2 * best;
-    if (begin + 1 < listing->count && length > best && !around) {
+    /* Where matrices are multiplied, that is the loop, however long another is. */
+    const bool new_has = has_matrix(listing, begin, listing->count);
+    const bool old_has = has_matrix(listing, listing->loop_begin, listing->loop_end);
+    const bool taken = new_has == old_has ? length > best && !around : new_has;
+    if (begin + 1 < listing->count && taken) {
         listing->loop_begin = begin;
         listing->loop_end = listing->count;
     }
