@@ -265,7 +265,7 @@ void fetch_q(Slice slice)
     [[unroll]] for (uint t = 0; t < Q_TILES; t += tiles) {
         const uint c_first = t * K_DIM / 8;
         subgroupBarrier();
-        for (uint n = 0; n < N * octets / SUBGROUP; n++) {
+        [[dont_unroll]] for (uint n = 0; n < N * octets / SUBGROUP; n++) {
             const uint unit = n * SUBGROUP + gl_SubgroupInvocationID, query = unit / octets, c = unit % octets;
             const uint i = min(first_row + query, uint(mem.len_q) - 1);
             scores[(wave * N + query) * S_STRIDE + c] = load_q(row_at(VKA_Q, slice, i), c_first + c, D) ^ sign;
@@ -535,31 +535,6 @@ void finish_rows(Item item)
     }
 }
 
-// What V that is not finite makes of four columns of row i from column e on: infinities and NaN that the row sees, however
-// small their weights.
-vec4 with_infinities(Slice v_slice, int i, uint e, vec4 x)
-{
-    uvec4 met = uvec4(0); // 1: inf, 2: -inf, 4: NaN
-    int j = span_next(span, span.begin);
-    do {
-        float bias;
-        if (visible(mem, i, j, bias)) {
-            const Slice row = row_at(VKA_V, v_slice, uint(j));
-            [[unroll]] for (uint c = 0; c < 4; c++)
-                if (e + c < DV) {
-                    const float v = LOAD_ELEMENT(V, row, e + c, TYPE);
-                    const uint kind = is_nan(v) ? 4 : is_negative_infinity(v) ? 2 : is_poison(v) ? 1 : 0;
-                    met |= mix(uvec4(0), uvec4(kind), equal(uvec4(0, 1, 2, 3), uvec4(c)));
-                }
-        }
-        j = span_next(span, j + 1);
-    } while (j < span.end);
-    const uvec4 nan = uvec4(NAN_BITS), infinity = uvec4(INFINITY_BITS);
-    uvec4 bits = mix(floatBitsToUint(x), infinity, equal(met, uvec4(1)));
-    bits = mix(bits, infinity | 0x80000000u, equal(met, uvec4(2)));
-    return uintBitsToFloat(mix(bits, nan, greaterThan(met, uvec4(2))));
-}
-
 // Four columns of a row of O from column e, a multiple of 4, on. A word that a neighbour may share is changed by halves.
 void store_o(Slice row, uint e, vec4 x)
 {
@@ -591,7 +566,7 @@ void store_o(Slice row, uint e, vec4 x)
 }
 
 // Accumulators to rows of O by way of the rows of scores, as many columns at a time as those hold.
-void write_rows(Item item, Slice v_slice, bool any)
+void write_rows(Item item)
 {
     const uint log2_bits = type_log2(O_TYPE), tiles = KEY_TILES, chunks = tiles * M / 4;
     const Slice o_slice = tensor_slice(VKA_O, item.b, item.h, log2_bits);
@@ -601,7 +576,7 @@ void write_rows(Item item, Slice v_slice, bool any)
             if (t + x < V_TILES)
                 coopMatStore(acc[t + x], scores, wave * N * S_STRIDE + x * M / 4, S_STRIDE, COLUMNS);
         subgroupBarrier();
-        for (uint n = 0; n < N * chunks / SUBGROUP; n++) {
+        [[dont_unroll]] for (uint n = 0; n < N * chunks / SUBGROUP; n++) {
             const uint unit = n * SUBGROUP + gl_SubgroupInvocationID, query = unit / chunks, chunk = unit % chunks;
             const uint i = first_row + query, e = t * M + 4 * chunk;
             const float factor = factors[wave * N / 4 + query / 4][query % 4];
@@ -609,13 +584,41 @@ void write_rows(Item item, Slice v_slice, bool any)
                 vec4 x = uintBitsToFloat(scores[(wave * N + query) * S_STRIDE + chunk]);
                 // An empty row may have met what is not finite, and so may a row that is NaN.
                 x = mix(x * factor, vec4(0.0), bvec4(factor == 0.0));
-                if (careful && any)
-                    x = with_infinities(v_slice, int(i), e, x);
                 x = mix(x, vec4(factor), bvec4(is_nan(factor)));
                 store_o(slice_at(o_slice, i * PARAMS.tensors[VKA_O].row_stride, log2_bits), e, x);
             }
         }
     }
+}
+
+// What V that is not finite makes of O: infinities and NaN that a row sees, however small their weights. The invocation that
+// wrote an element writes it again. Loops and not unrolled: this is rare, and long.
+void write_infinities(Item item, Slice v_slice)
+{
+    const uint log2_bits = type_log2(O_TYPE), columns = KEY_TILES * M, chunks = columns / 4;
+    const Slice o_slice = tensor_slice(VKA_O, item.b, item.h, log2_bits);
+    [[dont_unroll]] for (uint first = 0; first < DV; first += columns)
+        [[dont_unroll]] for (uint n = 0; n < N * columns / SUBGROUP; n++) {
+            const uint unit = n / 4 * SUBGROUP + gl_SubgroupInvocationID, query = unit / chunks;
+            const uint i = first_row + query, e = first + unit % chunks * 4 + n % 4;
+            uint met = 0; // 1: inf, 2: -inf, 4: NaN
+            if (int(i) < mem.len_q && e < DV && !is_nan(factors[wave * N / 4 + query / 4][query % 4])) {
+                int j = span_next(span, span.begin);
+                do {
+                    float bias;
+                    if (visible(mem, int(i), j, bias)) {
+                        const float v = LOAD_ELEMENT(V, row_at(VKA_V, v_slice, uint(j)), e, TYPE);
+                        met |= is_nan(v) ? 4 : is_negative_infinity(v) ? 2 : is_poison(v) ? 1 : 0;
+                    }
+                    j = span_next(span, j + 1);
+                } while (j < span.end);
+            }
+            if (met != 0) {
+                const uint sign = met == 2 ? 0x80000000u : 0;
+                const float x = uintBitsToFloat(met > 2 ? NAN_BITS : INFINITY_BITS | sign);
+                STORE_ELEMENT(O, o_slice, i * PARAMS.tensors[VKA_O].row_stride + e, O_TYPE, x)
+            }
+        }
 }
 
 void main()
@@ -654,5 +657,7 @@ void main()
     }
     join_parts();
     finish_rows(item);
-    write_rows(item, v_slice, any);
+    write_rows(item);
+    if (careful)
+        write_infinities(item, v_slice);
 }
