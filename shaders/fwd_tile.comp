@@ -46,6 +46,9 @@ const uint BLOCK_ROWS = LANES * ROWS;        // of the work group
 const uint Q_CHUNKS = ((D + 3) / 4 + SPLIT - 1) / SPLIT; // of one part of a row
 const uint V_CHUNKS = ((DV + 3) / 4 + SPLIT - 1) / SPLIT;
 const uint KEY_CHUNKS = (KEYS + 3) / 4;
+// The code that stores 16-bit types is long. Where there are sums in memory anyway, a loop reads them back from there,
+// instead of as many copies of that code as there are chunks.
+const bool STORE_FROM_SUMS = FOLD != 0 && O_TYPE != VKA_TYPE_F32;
 
 INPUT(Q, VKA_Q)
 INPUT(K, VKA_K)
@@ -99,6 +102,7 @@ int row[ROWS];        // clamped to the last that sees anything
 uint part, lane, parity;
 float since[ROWS];    // product of the factors since acc was last folded
 bool folded;          // at least once
+uvec4 largest;        // exponents of what was folded
 uint q_left, v_left;  // elements of Q and V rows from this part's first one on
 Member mem;
 Span span;
@@ -215,6 +219,7 @@ void fold(Item item, int first, uint v_first)
                     vec4 x = acc[r * V_CHUNKS + c];
                     if (folded)
                         x = fma(load_sum(sums, c), vec4(since[r]), x);
+                    largest = max(largest, floatBitsToUint(x) & INFINITY_BITS);
                     STORE_QUAD(SUMS, sums, c, floatBitsToUint(x));
                 }
         }
@@ -246,7 +251,7 @@ int fold_stop(int j, int keys)
 void fold_or_unfold(Item item, int first, uint v_first, bool more)
 {
     if (FOLD != 0) {
-        if (more)
+        if (more || STORE_FROM_SUMS)
             fold(item, first, v_first);
         else if (folded)
             unfold(item, first, v_first);
@@ -314,13 +319,17 @@ void step(Slice k_slice, Slice v_slice, uint q_first, uint v_first, int j)
 void step_selected(Slice k_slice, Slice v_slice, uint q_first, uint v_first, int j)
 {
     const Slice key = slice_at(k_slice, uint(j) * PARAMS.tensors[K_TENSOR].row_stride + q_first, type_log2(KEY_TYPE));
+    // Four chains: one chain of as many multiply-adds as the head is wide compiles for seconds on llvmpipe.
+    vec4 dot[ROWS];
     [[unroll]] for (uint r = 0; r < ROWS; r++)
-        s[r * KEYS] = 0.0;
+        dot[r] = vec4(0.0);
     [[unroll]] for (uint c = 0; c < Q_CHUNKS; c++) {
         const vec4 x = CHUNK_OF(load_k, key, c, q_left, LAST_Q, D);
         [[unroll]] for (uint r = 0; r < ROWS; r++)
-            s[r * KEYS] = dot_onto(q[r * Q_CHUNKS + c], x, s[r * KEYS]);
+            dot[r] = fma(q[r * Q_CHUNKS + c], x, dot[r]);
     }
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        s[r * KEYS] = (dot[r].x + dot[r].y) + (dot[r].z + dot[r].w);
     if (SPLIT > 1)
         join_parts(1);
     bool seen[ROWS];
@@ -342,7 +351,6 @@ void step_selected(Slice k_slice, Slice v_slice, uint q_first, uint v_first, int
 // Whether a row's accumulator holds what is not finite. With parts, all agree: there are barriers in what follows.
 bool is_spoilt()
 {
-    uvec4 largest = uvec4(0);
     [[unroll]] for (uint n = 0; n < ROWS * V_CHUNKS; n++)
         largest = max(largest, floatBitsToUint(acc[n]) & INFINITY_BITS);
     bool found = any(equal(largest, uvec4(INFINITY_BITS)));
@@ -353,6 +361,14 @@ bool is_spoilt()
         found = spoilt;
     }
     return found;
+}
+
+// mix() is a select; glslang makes a branch of ?: here, and there are as many as chunks.
+void store_chunk(Slice o, uint r, uint c, uint n, vec4 x)
+{
+    x = mix(vec4(0.0), x, bvec4(stats[r].seen));
+    x = mix(x, uintBitsToFloat(uvec4(NAN_BITS)), bvec4(softmax_is_nan(stats[r])));
+    store_o(o, c, n, x);
 }
 
 void finish(Item item, uint r, int i, uint v_first)
@@ -367,13 +383,18 @@ void finish(Item item, uint r, int i, uint v_first)
     const uint log2_bits = type_log2(O_TYPE);
     const Slice o = slice_at(tensor_slice(VKA_O, item.b, item.h, log2_bits),
                              uint(i) * PARAMS.tensors[VKA_O].row_stride + v_first, log2_bits);
-    const bool is_nan_row = softmax_is_nan(stats[r]);
     const uint v_own = min(v_left, 4 * V_CHUNKS); // the next part stores the rest
-    [[unroll]] for (uint c = 0; c < V_CHUNKS; c++) {
-        // mix() is a select; glslang makes a branch of ?: here, and there are as many as chunks.
-        vec4 x = mix(vec4(0.0), acc[r * V_CHUNKS + c] * scale, bvec4(stats[r].seen));
-        x = mix(x, uintBitsToFloat(uvec4(NAN_BITS)), bvec4(is_nan_row));
-        store_o(o, c, v_own, x);
+    const Slice sums = sums_of(item, i, v_first);
+    if (STORE_FROM_SUMS) {
+        uint c = 0;
+        do {
+            if (4 * c < v_own)
+                store_chunk(o, r, c, v_own, load_sum(sums, c) * scale);
+            c++;
+        } while (c < V_CHUNKS);
+    } else {
+        [[unroll]] for (uint c = 0; c < V_CHUNKS; c++)
+            store_chunk(o, r, c, v_own, acc[r * V_CHUNKS + c] * scale);
     }
     store_o_edges(o, v_own);
     if (part == 0 && (PARAMS.features & VKA_LSE_ON) != 0)
@@ -414,6 +435,7 @@ void main()
     const int first = int(item.block * BLOCK_ROWS);
     span = key_span(mem, first, first + int(BLOCK_ROWS) - 1);
     clear_acc();
+    largest = uvec4(0);
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         stats[r] = softmax_empty();
 

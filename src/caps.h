@@ -47,6 +47,7 @@ struct caps {
     const char *matrices_off;             /* why none is, where there may be some; else NULL */
     bool subgroups_tested;
     const char *subgroups_off; /* why sizes are not asked for, where they could be; else NULL */
+    bool joint_barriers;       /* a subgroup waits at its barriers for the whole work group. A fault, likewise */
     uint32_t max_loop_rounds;  /* of all loops of an invocation; 0: no limit. A driver's fault, see src/vk/device.c */
 };
 

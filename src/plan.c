@@ -157,30 +157,6 @@ static void describe_tile(const struct tile *tile, char text[], size_t size)
                  tile->workgroup, tile->rows, tile->keys, tile->split);
 }
 
-/* The forward step of the cheapest kernel that may run; NULL in step->kernel when none may. */
-static void choose_forward(const struct problem *p, const struct caps *caps, const vkattn_options *options,
-                           bool addresses, struct step *step, vkattn_report *report)
-{
-    step->kernel = NULL;
-    report->chosen = -1;
-    report->candidate_count = 0;
-    for (uint32_t i = 0; i < vkattn_kernel_count; i++) {
-        const struct kernel *kernel = vkattn_kernels[i];
-        if (kernel->role != ROLE_FORWARD)
-            continue;
-        const int32_t index = (int32_t)report->candidate_count++;
-        vkattn_candidate *candidate = &report->candidates[index];
-        memset(candidate, 0, sizeof *candidate);
-        const struct tile *tile = consider(kernel, p, caps, options, addresses, candidate);
-        const bool allowed = !options->kernel || strcmp(options->kernel, kernel->name) == 0;
-        const bool cheaper = report->chosen < 0 || candidate->cost < report->candidates[report->chosen].cost;
-        if (tile == NULL || !allowed || !cheaper)
-            continue;
-        report->chosen = index;
-        fill_step(step, kernel, p, caps, tile);
-    }
-}
-
 static bool prefer_addresses(const struct caps *caps, const vkattn_options *options)
 {
     return options->access == VKATTN_ACCESS_AUTO ? caps->addresses : options->access == VKATTN_ACCESS_ADDRESS;
@@ -276,6 +252,39 @@ static vkattn_status chain_steps(struct plan *plan, const struct caps *caps, con
     return plan->problem.flags & VKATTN_WRITE_WEIGHTS ? chain_weights(plan, caps) : VKATTN_OK;
 }
 
+/* Makes `plan`, which has no steps yet, that of the cheapest forward kernel that may run, with its chained steps. */
+static void choose_forward(struct plan *plan, const struct caps *caps, const vkattn_options *options,
+                           vkattn_report *report)
+{
+    const struct plan empty = *plan;
+    for (uint32_t i = 0; i < vkattn_kernel_count; i++) {
+        const struct kernel *kernel = vkattn_kernels[i];
+        if (kernel->role != ROLE_FORWARD)
+            continue;
+        const int32_t index = (int32_t)report->candidate_count++;
+        vkattn_candidate *candidate = &report->candidates[index];
+        memset(candidate, 0, sizeof *candidate);
+        const struct tile *tile = consider(kernel, &empty.problem, caps, options, empty.addresses, candidate);
+        if (tile == NULL)
+            continue;
+        struct plan whole = empty;
+        struct step forward;
+        fill_step(&forward, kernel, &empty.problem, caps, tile);
+        if (chain_steps(&whole, caps, &forward) != VKATTN_OK) {
+            snprintf(candidate->reason, REASON_SIZE, "%s", vkattn_last_error());
+            candidate->tile = 0;
+            candidate->cost = 0;
+            continue;
+        }
+        const bool allowed = !options->kernel || strcmp(options->kernel, kernel->name) == 0;
+        const bool cheaper = report->chosen < 0 || candidate->cost < report->candidates[report->chosen].cost;
+        if (!allowed || !cheaper)
+            continue;
+        report->chosen = index;
+        *plan = whole;
+    }
+}
+
 static vkattn_status no_kernel(const vkattn_options *options, const vkattn_report *report)
 {
     const vkattn_candidate *shown = &report->candidates[0];
@@ -302,15 +311,13 @@ vkattn_status vkattn_plan_choose(const struct problem *problem, const struct cap
     plan->addresses = prefer_addresses(caps, options);
     plan->workspace_size = PARAMS_SIZE;
     plan->max_work = options->max_work;
-    struct step forward;
-    choose_forward(&plan->problem, caps, options, plan->addresses, &forward, report);
+    choose_forward(plan, caps, options, report);
     fill_report(problem, report);
     if (report->chosen < 0)
         return no_kernel(options, report);
-    TRY(chain_steps(plan, caps, &forward));
     report->step_count = plan->step_count;
     report->workspace_size = plan->workspace_size;
-    describe_tile(forward.tile, report->tile, sizeof report->tile);
+    describe_tile(vkattn_forward_step(plan)->tile, report->tile, sizeof report->tile);
     return VKATTN_OK;
 }
 

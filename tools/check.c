@@ -35,9 +35,13 @@ static const struct {
     const char *name;
     uint32_t bit;
 } limits[] = {
-    {"no-addresses", VKATTN_LIMIT_NO_ADDRESSES},           {"no-descriptors", VKATTN_LIMIT_NO_DESCRIPTORS},
-    {"no-subgroups", VKATTN_LIMIT_NO_SUBGROUPS},           {"minimum", VKATTN_LIMIT_MINIMUM},
-    {"no-float-controls", VKATTN_LIMIT_NO_FLOAT_CONTROLS}, {"no-matrices", VKATTN_LIMIT_NO_MATRICES},
+    {"no-addresses", VKATTN_LIMIT_NO_ADDRESSES},
+    {"no-descriptors", VKATTN_LIMIT_NO_DESCRIPTORS},
+    {"no-subgroups", VKATTN_LIMIT_NO_SUBGROUPS},
+    {"minimum", VKATTN_LIMIT_MINIMUM},
+    {"no-float-controls", VKATTN_LIMIT_NO_FLOAT_CONTROLS},
+    {"no-matrices", VKATTN_LIMIT_NO_MATRICES},
+    {"unknown-gpu", VKATTN_LIMIT_UNKNOWN_GPU},
 };
 
 static bool parse_limit(const char *name, size_t length, uint32_t *bits)
@@ -82,7 +86,7 @@ static void print_help(void)
         "  --random N         N random problems, too, with seeds from --seed on\n"
         "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
         "  --limit NAME,...   pretend that the device has less: minimum, no-addresses, no-descriptors, no-subgroups,\n"
-        "                     no-float-controls, no-matrices\n"
+        "                     no-float-controls, no-matrices, unknown-gpu\n"
         "  --list             list the named problems and exit\n"
         "  --json             print JSON\n"
         "  --verbose          a line for each trial, and the library's messages\n"

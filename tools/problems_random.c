@@ -45,7 +45,19 @@ static uint64_t work(const vkattn_problem *p)
     return (uint64_t)p->batch * p->heads * (p->len_q + 1u) * (p->len_kv + 1u) * (p->dim_qk + p->dim_v);
 }
 
-static void choose_sizes(struct rng *rng, vkattn_problem *p)
+/* Few rows against so many keys that accumulators are folded. */
+static void choose_long_sizes(struct rng *rng, vkattn_problem *p)
+{
+    p->batch = 1;
+    p->kv_heads = 1 + rng_below(rng, 2);
+    p->heads = p->kv_heads * (1 + rng_below(rng, 2));
+    p->len_q = 1 + log_uniform(rng, 4);
+    p->len_kv = 4000 + rng_below(rng, 6000);
+    p->dim_qk = 1 + rng_below(rng, 9);
+    p->dim_v = 1 + rng_below(rng, 9);
+}
+
+static void choose_short_sizes(struct rng *rng, vkattn_problem *p)
 {
     p->batch = 1 + log_uniform(rng, 7);
     p->kv_heads = 1 + log_uniform(rng, 4);
@@ -69,6 +81,14 @@ static void choose_sizes(struct rng *rng, vkattn_problem *p)
             p->dim_v -= p->dim_v / 3;
         }
     }
+}
+
+static void choose_sizes(struct rng *rng, vkattn_problem *p)
+{
+    if (rng_chance(rng, 5))
+        choose_long_sizes(rng, p);
+    else
+        choose_short_sizes(rng, p);
 }
 
 static void choose_types(struct rng *rng, vkattn_problem *p)

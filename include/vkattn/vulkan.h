@@ -69,8 +69,9 @@ enum {
     VKATTN_LIMIT_NO_SUBGROUPS = 1u << 2,
     VKATTN_LIMIT_MINIMUM = 1u << 3, /* no subgroup operations, 16 KiB of shared memory, 128 invocations */
     VKATTN_LIMIT_NO_FLOAT_CONTROLS = 1u << 4,
-    VKATTN_LIMIT_NO_MATRICES = 1u << 5,
-    VKATTN_LIMIT_FAIL_SELFTEST = 1u << 6 /* pretend that vkattn_device_selftest finds everything wrong */
+    VKATTN_LIMIT_UNKNOWN_GPU = 1u << 5, /* planned for as a GPU that nobody measured, whatever the device is */
+    VKATTN_LIMIT_NO_MATRICES = 1u << 6,
+    VKATTN_LIMIT_FAIL_SELFTEST = 1u << 7 /* pretend that vkattn_device_selftest finds everything wrong */
 };
 
 /* Messages that are no errors: a feature that was left off and why. `text` is one line without a newline. */

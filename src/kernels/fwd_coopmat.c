@@ -204,8 +204,7 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     values[VKA_ID_MATRIX_K] = tile->matrix.k;
     values[VKA_ID_SHIFTED] = problem->mid_word_starts || !vkattn_rows_on_words(&problem->tensors[TENSOR_K]) ||
                              !vkattn_rows_on_words(&problem->tensors[TENSOR_V]);
-    /* llvmpipe (Mesa 26.1.6) waits at a subgroup's barrier for the whole work group: all must meet the same. */
-    values[VKA_ID_SKIP] = caps->device_class != CLASS_CPU && caps->device_class != CLASS_CPU_OLD;
+    values[VKA_ID_SKIP] = !caps->joint_barriers;
 }
 
 const struct kernel vkattn_fwd_coopmat = {

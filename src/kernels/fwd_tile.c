@@ -20,13 +20,11 @@ static const struct tile tiles[] = {
 
     /* 1.34; 16 keys 1.11, 8 keys 1.15 */
     {.classes = CPU, .max_dim = 32, .workgroup = 64, .rows = 1, .keys = 12, .qk_keys = 12, .pv_keys = 12, .split = 1},
-    /* d = 64: 1.45; d = 128: 1.25; d = 192: 1.25. Two rows an invocation: 0.98, the body leaves the op cache */
-    {.classes = CPU, .max_dim = 192, .workgroup = 64, .rows = 1, .keys = 8, .qk_keys = 8, .pv_keys = 8, .split = 1},
-    /* 8 keys are as fast and compile for over a second */
-    {.classes = CPU, .max_dim = 256, .workgroup = 64, .rows = 1, .keys = 6, .qk_keys = 6, .pv_keys = 6, .split = 1},
-    {.classes = CPU, .max_dim = 384, .workgroup = 64, .rows = 1, .keys = 4, .qk_keys = 4, .pv_keys = 4, .split = 1},
-    /* 0.65; 4 keys 0.95, and compile for 1.1 to 1.5 s */
-    {.classes = CPU, .max_dim = 576, .workgroup = 64, .rows = 1, .keys = 2, .qk_keys = 2, .pv_keys = 2, .split = 1},
+    /* d = 64: 1.45; d = 128: 1.25; d = 256: 1.16; d = 384: 1.10. Two rows an invocation: 0.98, the body leaves the op
+     * cache */
+    {.classes = CPU, .max_dim = 384, .workgroup = 64, .rows = 1, .keys = 8, .qk_keys = 8, .pv_keys = 8, .split = 1},
+    /* 0.94; 6 keys 1.04, and compile for 1.9 s instead of 1.3 */
+    {.classes = CPU, .max_dim = 576, .workgroup = 64, .rows = 1, .keys = 4, .qk_keys = 4, .pv_keys = 4, .split = 1},
 
     /* 112 registers, 9. d = 64 in one part takes 144 to 160 (7 or 6, 80%) where nothing is folded, and 208 to 256 (4)
      * where something is. More than 2 keys in a pass over q, or d outermost in PV, spills SGPRs: the loads of all keys
@@ -162,6 +160,11 @@ static uint32_t shared_bytes(const struct tile *tile)
     return tile->split == 1 ? 32 : 2 * tile->split * ((tile->keys + 3) / 4) * group_rows(tile) * 16 + 16;
 }
 
+static bool is_cpu(const struct caps *caps)
+{
+    return caps->device_class == CLASS_CPU || caps->device_class == CLASS_CPU_OLD;
+}
+
 static bool rows_on_words(const struct problem *problem)
 {
     return !problem->mid_word_starts && vkattn_rows_on_words(&problem->tensors[TENSOR_K]) &&
@@ -182,9 +185,8 @@ static const double most_copy_bytes = 0x1p30;
 static bool unpack(const struct problem *problem, const struct caps *caps, const struct tile *tile)
 {
     (void)tile;
-    const bool cpu = caps->device_class == CLASS_CPU || caps->device_class == CLASS_CPU_OLD;
     return problem->kv_type != VKATTN_F32 &&
-           (!rows_on_words(problem) || (cpu && copy_bytes(problem) <= most_copy_bytes));
+           (!rows_on_words(problem) || (is_cpu(caps) && copy_bytes(problem) <= most_copy_bytes));
 }
 
 static bool refuse(const struct problem *problem, const struct caps *caps, const struct tile *tile,
@@ -225,11 +227,13 @@ static double rounds(const struct problem *problem, const struct tile *tile)
 
 /* An f32 accumulator to which n nearly equal terms are added drifts by some 0.14 n units; the bound of SEMANTICS allows
  * 24 + 2 sqrt(keys). A term is PV_KEYS keys. After 256 terms the accumulator is folded into a sum in the workspace,
- * which costs a load and a store per element; up to 512 terms stay below the bound without. */
-static uint32_t fold_keys(const struct problem *problem, const struct tile *tile)
+ * which costs a load and a store per element; up to 512 terms stay below the bound without. A CPU driver always stores
+ * 16-bit types from there: an unrolled store compiles for seconds. */
+static uint32_t fold_keys(const struct problem *problem, const struct caps *caps, const struct tile *tile)
 {
     const uint32_t terms = 256 / (tile->keys / tile->pv_keys) * tile->keys;
-    return problem->len_kv > 2 * terms ? terms : 0;
+    const bool stores_from_sums = is_cpu(caps) && problem->o_type != VKATTN_F32;
+    return problem->len_kv > 2 * terms || stores_from_sums ? terms : 0;
 }
 
 static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
@@ -251,7 +255,7 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     values[VKA_ID_SPLIT] = tile->split;
     values[VKA_ID_SUBGROUP] = vkattn_gives_subgroup(caps, tile) ? tile->subgroup : 0;
     values[VKA_ID_UNPACKED] = unpack(problem, caps, tile);
-    values[VKA_ID_FOLD] = fold_keys(problem, tile);
+    values[VKA_ID_FOLD] = fold_keys(problem, caps, tile);
 }
 
 const struct kernel vkattn_fwd_tile = {

@@ -247,21 +247,34 @@ static const struct fault {
     enum device_class device_class; /* the class to be of instead; CLASS_UNKNOWN: no other */
     uint32_t max_loop_rounds;
     const char *matrices_off; /* matrices are not even enumerated */
+    bool joint_barriers;
 } faults[] = {
     /* llvmpipe of Mesa 22.3.6 leaves an invocation after 65,535 rounds of all its loops together (the compiler's
      * LP_MAX_TGSI_LOOP_ITERATIONS); found by tests/gpu/test_limits.c, November 2026; 25.0.7 and 26.1.6 do not. */
-    {VK_DRIVER_ID_MESA_LLVMPIPE, 25, false, 0, CLASS_CPU_OLD, 65535, NULL},
+    {.driver = VK_DRIVER_ID_MESA_LLVMPIPE,
+     .first_good_mesa = 25,
+     .device_class = CLASS_CPU_OLD,
+     .max_loop_rounds = 65535},
+    /* A subgroup waits at subgroupBarrier for all others of its work group, and the work group ends with the last of
+     * them: one that meets fewer barriers cuts the others short. Mesa 26.1.6, fwd_coopmat, November 2026. */
+    {.driver = VK_DRIVER_ID_MESA_LLVMPIPE, .joint_barriers = true},
     /* Mesa 26.1.6, LP_NATIVE_VECTOR_WIDTH=512: SIGSEGV in fwd_coopmat, by tools/with-driver mesa26-512, November 2026.
      */
-    {VK_DRIVER_ID_MESA_LLVMPIPE, 27, false, 16, CLASS_UNKNOWN, 0, "llvmpipe crashes in them with vectors of 512 bits"},
+    {.driver = VK_DRIVER_ID_MESA_LLVMPIPE,
+     .first_good_mesa = 27,
+     .subgroup_size = 16,
+     .matrices_off = "llvmpipe crashes in them with vectors of 512 bits"},
     /* The enumeration crashes inside the driver on a Radeon 860M (2.0.388, May 2026); no version is said to be good. */
-    {VK_DRIVER_ID_AMD_PROPRIETARY, 0, true, 0, CLASS_UNKNOWN, 0,
-     "this driver crashes when they are enumerated (github.com/GPUOpen-Drivers/AMDVLK/issues/422)"},
-    {VK_DRIVER_ID_AMD_OPEN_SOURCE, 0, true, 0, CLASS_UNKNOWN, 0,
-     "this driver crashes when they are enumerated (github.com/GPUOpen-Drivers/AMDVLK/issues/422)"},
+    {.driver = VK_DRIVER_ID_AMD_PROPRIETARY,
+     .integrated = true,
+     .matrices_off = "this driver crashes when they are enumerated (github.com/GPUOpen-Drivers/AMDVLK/issues/422)"},
+    {.driver = VK_DRIVER_ID_AMD_OPEN_SOURCE,
+     .integrated = true,
+     .matrices_off = "this driver crashes when they are enumerated (github.com/GPUOpen-Drivers/AMDVLK/issues/422)"},
     /* Hangs, then the device is lost, on an Arc Pro B70 (32.0.101.8826, June 2026); a self-test would do the same. */
-    {VK_DRIVER_ID_INTEL_PROPRIETARY_WINDOWS, 0, false, 0, CLASS_UNKNOWN, 0,
-     "this driver loses the device (github.com/IGCIT/Intel-GPU-Community-Issue-Tracker-IGCIT/issues/1487)"},
+    {.driver = VK_DRIVER_ID_INTEL_PROPRIETARY_WINDOWS,
+     .matrices_off =
+         "this driver loses the device (github.com/IGCIT/Intel-GPU-Community-Issue-Tracker-IGCIT/issues/1487)"},
 };
 
 /* "Mesa 22.3.6 (LLVM 15.0.6)" -> 22; 0 where the text says otherwise. */
@@ -289,6 +302,8 @@ static void apply_faults(const VkPhysicalDeviceDriverProperties *driver, VkPhysi
             caps->device_class = faults[i].device_class;
         if (faults[i].max_loop_rounds)
             caps->max_loop_rounds = faults[i].max_loop_rounds;
+        if (faults[i].joint_barriers)
+            caps->joint_barriers = true;
         if (faults[i].matrices_off)
             caps->matrices_off = faults[i].matrices_off;
     }
@@ -318,6 +333,8 @@ static void apply_limits(struct caps *caps, uint32_t limits)
         caps->descriptors = false;
     if (limits & VKATTN_LIMIT_NO_FLOAT_CONTROLS)
         caps->float_controls = false;
+    if (limits & VKATTN_LIMIT_UNKNOWN_GPU)
+        caps->device_class = CLASS_UNKNOWN;
 }
 
 /* VK_KHR_driver_properties need not be enabled to be asked. A driver without it has no known fault. */

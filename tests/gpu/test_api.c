@@ -871,6 +871,7 @@ static void expect_limits(const struct caps *caps, const struct caps *all, uint3
     cr_expect(caps->float_controls == (all->float_controls && !(limits & VKATTN_LIMIT_NO_FLOAT_CONTROLS)));
     cr_expect(caps->subgroup_size == (no_subgroups ? 0 : all->subgroup_size));
     cr_expect(caps->subgroup_size_control == (all->subgroup_size_control && !no_subgroups));
+    cr_expect(caps->device_class == (limits & VKATTN_LIMIT_UNKNOWN_GPU ? CLASS_UNKNOWN : all->device_class));
     if (limits & VKATTN_LIMIT_MINIMUM)
         cr_expect(caps->max_invocations == 128 && caps->shared_bytes == 16384);
 }
@@ -879,8 +880,8 @@ Test(api, a_limited_device_is_still_right)
 {
     vkattn_context *context = gpu_open(0);
     const struct caps *all = vkattn_device_caps(context->vkattn);
-    const uint32_t limits[] = {VKATTN_LIMIT_NO_SUBGROUPS, VKATTN_LIMIT_MINIMUM, VKATTN_LIMIT_NO_FLOAT_CONTROLS,
-                               VKATTN_LIMIT_NO_ADDRESSES, VKATTN_LIMIT_NO_DESCRIPTORS};
+    const uint32_t limits[] = {VKATTN_LIMIT_NO_SUBGROUPS, VKATTN_LIMIT_MINIMUM,        VKATTN_LIMIT_NO_FLOAT_CONTROLS,
+                               VKATTN_LIMIT_NO_ADDRESSES, VKATTN_LIMIT_NO_DESCRIPTORS, VKATTN_LIMIT_UNKNOWN_GPU};
     for (size_t i = 0; i < COUNT(limits); i++) {
         vkattn_device_info info = gpu_info(context);
         vkattn_problem p = small;

@@ -707,6 +707,34 @@ Test(plan, weights_are_a_chained_step)
     cr_expect(plan.step_count == 2 && plan.workspace_offset[TENSOR_LSE] == 0 && plan.workspace_size == PARAMS_SIZE);
 }
 
+/* 230 MB of f32 copies and of sums: a descriptor of llvmpipe reaches 128 MiB. */
+Test(plan, a_kernel_whose_own_tensors_do_not_fit_gives_way)
+{
+    const vkattn_problem copies = {
+        .len_q = 1024, .len_kv = 900000, .dim_qk = 64, .q_type = VKATTN_F16, .kv_type = VKATTN_F16};
+    const vkattn_problem sums = {
+        .len_q = 900000, .len_kv = 1024, .dim_qk = 64, .q_type = VKATTN_F16, .o_type = VKATTN_F16};
+    const char *const names[] = {"k_copy", "sums"};
+    const vkattn_problem *const problems[] = {&copies, &sums};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const vkattn_options by_descriptor = {.access = VKATTN_ACCESS_DESCRIPTOR};
+        struct problem p;
+        struct plan plan;
+        vkattn_report report;
+        cr_assert(vkattn_problem_canonical(problems[i], sizeof *problems[i], &p) == VKATTN_OK, "%s",
+                  vkattn_last_error());
+        cr_assert(vkattn_plan_choose(&p, &devices[LLVMPIPE].caps, &by_descriptor, &plan, &report) == VKATTN_OK);
+        cr_expect_str_eq(report.candidates[report.chosen].kernel, "fwd_rows");
+        for (uint32_t n = 0; n < report.candidate_count; n++)
+            if (strcmp(report.candidates[n].kernel, "fwd_tile") == 0)
+                cr_expect(strstr(report.candidates[n].reason, names[i]), "%s", report.candidates[n].reason);
+
+        const vkattn_options forced = {.access = VKATTN_ACCESS_DESCRIPTOR, .kernel = "fwd_tile"};
+        cr_expect(vkattn_plan_choose(&p, &devices[LLVMPIPE].caps, &forced, &plan, &report) == VKATTN_UNSUPPORTED);
+        cr_expect(report.chosen == -1 && strstr(vkattn_last_error(), names[i]) != NULL, "%s", vkattn_last_error());
+    }
+}
+
 Test(plan, a_large_lse_counts_in_64_bits)
 {
     const vkattn_problem p = {
