@@ -341,7 +341,11 @@ static vkattn_status open_steps(const vkattn_open_info *info, vkattn_context *co
                                        .pipeline_flags = info->statistics ? capture : 0,
                                        .message = info->message,
                                        .message_user = info->message_user};
-    return vkattn_device_create(&device, &context->vkattn);
+    TRY(vkattn_device_create(&device, &context->vkattn));
+    const char *selftest = getenv("VKATTN_SELFTEST");
+    const bool wanted = context->listed.type != VK_PHYSICAL_DEVICE_TYPE_CPU && !info->no_selftest && !info->statistics;
+    return wanted && !(selftest && strcmp(selftest, "0") == 0) ? vkattn_device_selftest(context->vkattn, context->queue)
+                                                               : VKATTN_OK;
 }
 
 vkattn_status vkattn_open(const vkattn_open_info *info, vkattn_context **context)

@@ -40,7 +40,7 @@ layout(constant_id = VKA_ID_ROWS) const uint ROWS = 1;
 layout(constant_id = VKA_ID_KEYS) const uint KEYS = 8; // a multiple of LANES, or of LANES / SPREAD
 layout(constant_id = VKA_ID_SPREAD) const uint SPREAD = 0; // lanes of a key, a power of two; 0: lanes are keys, then words
 layout(constant_id = VKA_ID_UNIFORM) const uint UNIFORM = 0; // without SPREAD
-layout(constant_id = VKA_ID_WORDS) const uint WORDS = 1; // rows of 16-bit K and V start on words
+layout(constant_id = VKA_ID_SHIFTED) const uint SHIFTED = 0; // rows of K and V may start in mid-word
 layout(constant_id = VKA_ID_ONE_QUERY) const uint ONE_QUERY = 0; // nonzero: len_q is 1 at most
 layout(constant_id = VKA_ID_FOLD) const uint FOLD = 0; // steps after which acc is folded into PARTS; 0: never
 
@@ -80,7 +80,7 @@ Span span; // of this part
 
 // Whether with SPREAD every lane of every chunk has four words of a row, which start on a word. Then a lane's slice begins at
 // its own: one address for each row, and constant offsets.
-#define WHOLE(count, dim) (count % CHUNK_WORDS == 0 && dim % PACKED == 0 && (WORDS != 0 || PACKED == 1))
+#define WHOLE(count, dim) (count % CHUNK_WORDS == 0 && dim % PACKED == 0 && (SHIFTED == 0 || PACKED == 1))
 
 Slice slice_of_lane(Slice slice, bool whole)
 {
@@ -92,7 +92,7 @@ Slice slice_of_lane(Slice slice, bool whole)
     uint NAME(Slice row, uint w) \
     { \
         uint x = LOAD_WORD(TENSOR, row, w); \
-        if (WORDS == 0 && PACKED == 2) { \
+        if (SHIFTED != 0 && PACKED == 2) { \
             const uint y = LOAD_WORD(TENSOR, row, min(w + 1, (DIM - 1 + row.skew) >> 1)); \
             x = mix(x, (x >> 16) | (y << 16), row.skew != 0); \
         } \
@@ -100,7 +100,7 @@ Slice slice_of_lane(Slice slice, bool whole)
     } \
     uvec4 NAME##s(Slice row, uint n) \
     { \
-        if (4 * n + 4 <= COUNT && (WORDS != 0 || PACKED == 1) && (DIM % PACKED == 0 || 4 * n + 4 < COUNT)) \
+        if (4 * n + 4 <= COUNT && (SHIFTED == 0 || PACKED == 1) && (DIM % PACKED == 0 || 4 * n + 4 < COUNT)) \
             return LOAD_QUAD(TENSOR, row, n); \
         uvec4 x = uvec4(0); \
         x.x = NAME(row, min(4 * n, COUNT - 1)); \
@@ -129,7 +129,7 @@ DEFINE_WORD(v_word, V, V_WORDS, DV)
 Slice key_row(Slice slice, uint tensor, int key)
 {
     const uint held = uint(min(key, span.end - 1)), stride = PARAMS.tensors[tensor].row_stride;
-    if (WORDS != 0 || PACKED == 1)
+    if (SHIFTED == 0 || PACKED == 1)
         return slice_at(slice, held * (stride / PACKED), 5);
     return slice_at(slice, held * stride, type_log2(KV_TYPE));
 }

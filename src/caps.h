@@ -19,6 +19,13 @@ enum device_class {
     CLASS_COUNT
 };
 
+/* A cooperative matrix product of f16 with f32 sums in a subgroup: M x K times K x N. */
+struct matrix {
+    uint32_t m, n, k;
+};
+
+enum { MAX_MATRICES = 16 };
+
 struct caps {
     enum device_class device_class;
     uint32_t subgroup_size;     /* the default one; 0: must not be relied on */
@@ -35,6 +42,14 @@ struct caps {
     uint32_t offset_alignment; /* of a storage buffer binding, bytes */
     uint32_t fill_groups;      /* work groups of one subgroup that keep the device busy */
     bool shuffles;             /* subgroup shuffles in compute shaders */
+    uint32_t matrix_count;     /* 0: matrix units are not to be used */
+    struct matrix matrices[MAX_MATRICES];
+    bool matrix_tested[MAX_MATRICES];     /* by vkattn_device_selftest */
+    const char *matrix_off[MAX_MATRICES]; /* why a shape is not used; NULL: it is. Static text, as below */
+    const char *matrices_off;             /* why none is, where there may be some; else NULL */
+    bool subgroups_tested;
+    const char *subgroups_off; /* why sizes are not asked for, where they could be; else NULL */
+    bool joint_barriers;       /* a subgroup waits at its barriers for the whole work group. A fault, likewise */
     uint32_t max_loop_rounds;  /* of all loops of an invocation; 0: no limit. A driver's fault, see src/vk/device.c */
 };
 

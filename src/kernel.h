@@ -14,6 +14,7 @@
 struct spirv {
     const uint32_t *words;
     size_t count;
+    const char *missing; /* why the build has no such module; NULL: it has */
 };
 
 /* One row of a tile table: numbers, with the measurement or the reasoning behind them in a comment beside the row. */
@@ -28,6 +29,8 @@ struct tile {
     uint32_t pv_keys;   /* keys per pass over the accumulator */
     uint32_t split;     /* subgroups that share the head dimension of a row */
     uint32_t subgroup;  /* size to ask for; 0: whatever the device gives */
+    uint32_t subgroups; /* of a work group, where its invocations follow from their size; else 0 */
+    struct matrix matrix;
 };
 
 enum { REASON_SIZE = sizeof((vkattn_candidate *)0)->reason };
@@ -51,7 +54,8 @@ struct kernel {
     const char *name;
     enum role role;
     enum work work;
-    /* It reads 16-bit K and V as words, which a tensor that starts in mid-word does not allow. */
+    /* It reads 16-bit K and V as words, which a tensor that starts in mid-word does not allow, unless VKA_ID_SHIFTED is
+     * set. */
     bool needs_words;
     const struct spirv *spirv; /* [0] descriptors, [1] addresses */
     vkattn_dtype p_type;       /* the type that P is rounded to; VKATTN_F32: none */

@@ -3,12 +3,12 @@
 
 #include <stdio.h>
 
-extern const struct kernel vkattn_fwd_rows, vkattn_fwd_tile, vkattn_fwd_decode, vkattn_fwd_combine, vkattn_fwd_merge,
-    vkattn_fwd_weights, vkattn_kv_unpack;
+extern const struct kernel vkattn_fwd_rows, vkattn_fwd_tile, vkattn_fwd_coopmat, vkattn_fwd_decode, vkattn_fwd_combine,
+    vkattn_fwd_merge, vkattn_fwd_weights, vkattn_kv_unpack;
 
 const struct kernel *const vkattn_kernels[] = {
-    &vkattn_fwd_rows,  &vkattn_fwd_tile,    &vkattn_fwd_decode, &vkattn_fwd_combine,
-    &vkattn_fwd_merge, &vkattn_fwd_weights, &vkattn_kv_unpack,
+    &vkattn_fwd_rows,    &vkattn_fwd_tile,  &vkattn_fwd_coopmat, &vkattn_fwd_decode,
+    &vkattn_fwd_combine, &vkattn_fwd_merge, &vkattn_fwd_weights, &vkattn_kv_unpack,
 };
 
 const uint32_t vkattn_kernel_count = sizeof vkattn_kernels / sizeof *vkattn_kernels;
@@ -16,6 +16,11 @@ const uint32_t vkattn_kernel_count = sizeof vkattn_kernels / sizeof *vkattn_kern
 const char *vkattn_kernel_name(uint32_t index)
 {
     return index < vkattn_kernel_count ? vkattn_kernels[index]->name : NULL;
+}
+
+const char *vkattn_kernel_missing(uint32_t index)
+{
+    return index < vkattn_kernel_count ? vkattn_kernels[index]->spirv->missing : NULL;
 }
 
 /* sum over n = 0 .. count-1 of clamp(first + n, 0, limit) */

@@ -93,6 +93,10 @@ static const struct tile *consider(const struct kernel *kernel, const struct pro
     candidate->kernel = kernel->name;
     candidate->p_type = kernel->p_type;
     candidate->access = addresses ? VKATTN_ACCESS_ADDRESS : VKATTN_ACCESS_DESCRIPTOR;
+    if (kernel->spirv[addresses].missing) {
+        snprintf(candidate->reason, REASON_SIZE, "not in this build: %s", kernel->spirv[addresses].missing);
+        return NULL;
+    }
     if (refuse_access(p, caps, addresses, candidate->reason))
         return NULL;
     return first_tile(kernel, p, caps, forced ? options->tile : 0, candidate);
@@ -146,9 +150,15 @@ static void fill_report(const struct problem *p, vkattn_report *report)
 
 static void describe_tile(const struct tile *tile, char text[], size_t size)
 {
-    snprintf(text, size,
-             "%" PRIu32 " invocations, %" PRIu32 " rows each, %" PRIu32 " keys a step, head over %" PRIu32 " subgroups",
-             tile->workgroup, tile->rows, tile->keys, tile->split);
+    if (tile->subgroups)
+        snprintf(text, size,
+                 "%" PRIu32 " subgroups, matrices of %" PRIu32 "x%" PRIu32 "x%" PRIu32 ", %" PRIu32 " keys a step",
+                 tile->subgroups, tile->matrix.m, tile->matrix.n, tile->matrix.k, tile->keys);
+    else
+        snprintf(text, size,
+                 "%" PRIu32 " invocations, %" PRIu32 " rows each, %" PRIu32 " keys a step, head over %" PRIu32
+                 " subgroups",
+                 tile->workgroup, tile->rows, tile->keys, tile->split);
 }
 
 static bool prefer_addresses(const struct caps *caps, const vkattn_options *options)
@@ -245,6 +255,13 @@ static vkattn_status chain_weights(struct plan *plan, const struct caps *caps)
     return chain(plan, caps, ROLE_WEIGHTS);
 }
 
+/* Whether a step cannot read K or V that start in mid-word. */
+static bool needs_words(const struct step *step)
+{
+    const uint32_t shifted = step->constants[VKA_ID_SHIFTED];
+    return step->kernel->needs_words && (shifted == 0 || shifted == VKA_FROM_PARAMS);
+}
+
 /* What comes before and behind the forward step. */
 static vkattn_status chain_steps(struct plan *plan, const struct caps *caps, const struct step *forward)
 {
@@ -252,8 +269,7 @@ static vkattn_status chain_steps(struct plan *plan, const struct caps *caps, con
     if (kernel->unpack && kernel->unpack(&plan->problem, caps, forward->tile))
         TRY(chain_unpack(plan, caps));
     else
-        plan->needs_words = kernel->needs_words && plan->problem.kv_type != VKATTN_F32 &&
-                            forward->constants[VKA_ID_WORDS] != 0; /* of a kernel with two forms */
+        plan->needs_words = needs_words(forward) && plan->problem.kv_type != VKATTN_F32;
     if (plan->needs_words)
         choose_mid_word(plan, caps);
     const bool folds = forward->constants[VKA_ID_FOLD] != 0 && forward->constants[VKA_ID_FOLD] != VKA_FROM_PARAMS;

@@ -19,13 +19,16 @@ static const struct {
     const char *prefix;
     unsigned class;
 } prefixes[] = {
-    {"v_fma", 1},  {"v_fmac", 1}, {"v_pk_fma", 1}, {"v_dual_fmac", 1}, {"v_mad", 1}, {"v_wmma", 1},
-    {"v_", 0},     {"s_load", 3}, {"s_buffer", 3}, {"s_barrier", 6},   {"s_", 2},    {"ds_", 4},
-    {"global", 5}, {"buffer", 5}, {"flat", 5},     {"scratch", 7},     {"image", 5},
+    {"v_fma", 1},   {"v_fmac", 1}, {"v_pk_fma", 1}, {"v_dual_fmac", 1}, {"v_mad", 1},     {"v_wmma", 8},
+    {"v_swmma", 8}, {"v_", 0},     {"s_load", 3},   {"s_buffer", 3},    {"s_barrier", 6}, {"s_", 2},
+    {"ds_", 4},     {"global", 5}, {"buffer", 5},   {"flat", 5},        {"scratch", 7},   {"image", 5},
 };
-enum { OTHER_VECTOR, MULTIPLY_ADD, SCALAR, SCALAR_LOAD, SHARED, VECTOR_MEMORY, BARRIER, SCRATCH, CLASSES };
-static const char *const class_names[CLASSES] = {"other vector", "multiply-add", "scalar",  "scalar load",
-                                                 "shared",       "memory",       "barrier", "scratch"};
+enum { OTHER_VECTOR, MULTIPLY_ADD, SCALAR, SCALAR_LOAD, SHARED, VECTOR_MEMORY, BARRIER, SCRATCH, MATRIX, CLASSES };
+static const char *const class_names[CLASSES] = {"other vector", "multiply-add", "scalar",  "scalar load", "shared",
+                                                 "memory",       "barrier",      "scratch", "matrix"};
+
+/* Cycles for which a product of matrices keeps RDNA3's vector unit, in which it issues an instruction each. */
+enum { MATRIX_CYCLES = 32 };
 
 enum { MOST_INSTRUCTIONS = 65536, MOST_BLOCKS = 4096 };
 
@@ -50,6 +53,14 @@ static unsigned block_number(const char *text)
     return number < MOST_BLOCKS ? (unsigned)number : MOST_BLOCKS - 1;
 }
 
+static bool has_matrix(const struct listing *listing, unsigned begin, unsigned end)
+{
+    for (unsigned i = begin; i < end; i++)
+        if (listing->class[i] == MATRIX)
+            return true;
+    return false;
+}
+
 /* A line of ACO's listing is "BB12:" or an indented instruction with operands. */
 static void take_line(struct listing *listing, const char *line)
 {
@@ -69,7 +80,11 @@ static void take_line(struct listing *listing, const char *line)
     const unsigned length = listing->count - begin, best = listing->loop_end - listing->loop_begin;
     /* A loop round the one that was found adds little to it, or is another. */
     const bool around = best > 0 && begin <= listing->loop_begin && length < 2 * best;
-    if (begin + 1 < listing->count && length > best && !around) {
+    /* Where matrices are multiplied, that is the loop, however long another is. */
+    const bool new_has = has_matrix(listing, begin, listing->count);
+    const bool old_has = has_matrix(listing, listing->loop_begin, listing->loop_end);
+    const bool taken = new_has == old_has ? length > best && !around : new_has;
+    if (begin + 1 < listing->count && taken) {
         listing->loop_begin = begin;
         listing->loop_end = listing->count;
     }
@@ -165,6 +180,7 @@ static void show_loop(VkDevice device, VkPipeline pipeline, struct json *json)
         count_loop(listing, counts);
         const unsigned vector = counts[OTHER_VECTOR] + counts[MULTIPLY_ADD];
         const double share = vector ? 100.0 * counts[MULTIPLY_ADD] / vector : 0;
+        const double matrix = MATRIX_CYCLES * counts[MATRIX], matrix_share = 100.0 * matrix / (matrix + vector);
         if (json)
             json_open_object(json, "key_loop");
         else
@@ -176,9 +192,14 @@ static void show_loop(VkDevice device, VkPipeline pipeline, struct json *json)
                 printf(" %u %s,", counts[i], class_names[i]);
         if (json) {
             json_number(json, "multiply-add share of vector, percent", share);
+            if (counts[MATRIX])
+                json_number(json, "matrix share of vector cycles, percent", matrix_share);
             json_close(json);
         } else {
-            printf(" multiply-add %.1f%% of vector\n", share);
+            printf(" multiply-add %.1f%% of vector", share);
+            if (counts[MATRIX])
+                printf(", matrix %.1f%% of its cycles", matrix_share);
+            printf("\n");
         }
     }
     free(listing);
@@ -332,6 +353,9 @@ int command_kernels(int argc, char **argv)
     if (options.stats)
         return show_stats(&options);
     for (uint32_t i = 0; vkattn_kernel_name(i); i++)
-        puts(vkattn_kernel_name(i));
+        if (vkattn_kernel_missing(i))
+            printf("%s (not in this build: %s)\n", vkattn_kernel_name(i), vkattn_kernel_missing(i));
+        else
+            puts(vkattn_kernel_name(i));
     return COMMAND_OK;
 }

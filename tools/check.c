@@ -20,6 +20,9 @@
 
 struct check_options {
     const char *device, *kernel, *problem, *limit_text;
+    const char *type_text; /* NULL: each problem's own types */
+    vkattn_dtype type;
+    bool mid_word;
     vkattn_access access; /* AUTO: both */
     uint32_t limits;
     uint32_t random; /* how many */
@@ -33,9 +36,13 @@ static const struct {
     const char *name;
     uint32_t bit;
 } limits[] = {
-    {"no-addresses", VKATTN_LIMIT_NO_ADDRESSES},           {"no-descriptors", VKATTN_LIMIT_NO_DESCRIPTORS},
-    {"no-subgroups", VKATTN_LIMIT_NO_SUBGROUPS},           {"minimum", VKATTN_LIMIT_MINIMUM},
-    {"no-float-controls", VKATTN_LIMIT_NO_FLOAT_CONTROLS}, {"unknown-gpu", VKATTN_LIMIT_UNKNOWN_GPU},
+    {"no-addresses", VKATTN_LIMIT_NO_ADDRESSES},
+    {"no-descriptors", VKATTN_LIMIT_NO_DESCRIPTORS},
+    {"no-subgroups", VKATTN_LIMIT_NO_SUBGROUPS},
+    {"minimum", VKATTN_LIMIT_MINIMUM},
+    {"no-float-controls", VKATTN_LIMIT_NO_FLOAT_CONTROLS},
+    {"no-matrices", VKATTN_LIMIT_NO_MATRICES},
+    {"unknown-gpu", VKATTN_LIMIT_UNKNOWN_GPU},
 };
 
 static bool parse_limit(const char *name, size_t length, uint32_t *bits)
@@ -77,17 +84,36 @@ static void print_help(void)
         "  --parts N          cut the keys into so many parts, where the kernel does; default: the number that the\n"
         "                     library chooses, and 7\n"
         "  --problem PATTERN  only problems with this name, as in 'causal/*'; random:SEED is the random one of a seed\n"
+        "  --type NAME        Q, K and V of each problem in this type, whatever it says\n"
+        "  --mid-word         announce that K and V may start in mid-word (vkattn_options.mid_word_starts)\n"
         "  --random N         N random problems, too, with seeds from --seed on\n"
         "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
         "  --limit NAME,...   pretend that the device has less: minimum, no-addresses, no-descriptors, no-subgroups,\n"
-        "                     no-float-controls, unknown-gpu\n"
+        "                     no-float-controls, no-matrices, unknown-gpu\n"
         "  --list             list the named problems and exit\n"
         "  --json             print JSON\n"
         "  --verbose          a line for each trial, and the library's messages\n"
         "  --help             print this text\n\n" COMMAND_EXIT_HELP);
 }
 
-enum { DEVICE = 1, KERNEL, ACCESS, TILES, TILE, PARTS, PROBLEM, RANDOM, SEED, LIMIT, LIST, JSON, VERBOSE, HELP };
+enum {
+    DEVICE = 1,
+    KERNEL,
+    ACCESS,
+    TILES,
+    TILE,
+    PARTS,
+    PROBLEM,
+    TYPE,
+    MID_WORD,
+    RANDOM,
+    SEED,
+    LIMIT,
+    LIST,
+    JSON,
+    VERBOSE,
+    HELP
+};
 
 static bool bad_value(const char *option, const char *value, const char *wants)
 {
@@ -140,6 +166,11 @@ static bool store(struct check_options *options, int option, const char *value)
         options->limit_text = value;
         return parse_limits(value, &options->limits) ||
                bad_value("limit", value, "names from --help, with commas between");
+    case MID_WORD:
+        return options->mid_word = true;
+    case TYPE:
+        options->type_text = value;
+        return command_parse_type(value, &options->type) || bad_value("type", value, "f32, f16 or bf16");
     case TILES:
         return options->tiles = true;
     case LIST:
@@ -169,6 +200,8 @@ static bool parse(int argc, char **argv, struct check_options *options)
                                           {"tile", required_argument, NULL, TILE},
                                           {"parts", required_argument, NULL, PARTS},
                                           {"problem", required_argument, NULL, PROBLEM},
+                                          {"type", required_argument, NULL, TYPE},
+                                          {"mid-word", no_argument, NULL, MID_WORD},
                                           {"random", required_argument, NULL, RANDOM},
                                           {"seed", required_argument, NULL, SEED},
                                           {"limit", required_argument, NULL, LIMIT},
@@ -344,6 +377,10 @@ static void print_repetition(const struct check *check, const struct combination
         printf(" --parts %" PRIu32, o->parts);
     if (check->options->limit_text)
         printf(" --limit %s", check->options->limit_text);
+    if (check->options->mid_word)
+        printf(" --mid-word");
+    if (check->options->type_text)
+        printf(" --type %s", check->options->type_text);
     printf(" --problem %s\n", problem);
 }
 
@@ -562,12 +599,14 @@ static void fail_setup(struct check *check, const struct check_problem *problem,
     check->lost = check->lost || status == VKATTN_DEVICE_LOST;
 }
 
-static void try_problem(struct check *check, const struct check_problem *problem)
+static void try_problem(struct check *check, struct check_problem *problem)
 {
     struct trial_data data;
     struct trial trial = {0};
     if (check->lost)
         return;
+    if (check->options->type_text)
+        problem->problem.q_type = problem->problem.kv_type = check->options->type;
     vkattn_status status = trial_data_build(problem, &data);
     if (status == VKATTN_OK)
         status = trial_open(check->context, &data, &trial);
@@ -622,7 +661,11 @@ static void add_one(struct check *check, const vkattn_options *options)
 /* A kernel that cuts the keys needs room for what each part leaves. */
 static void add_combination(struct check *check, const char *kernel, vkattn_access access, uint32_t tile)
 {
-    vkattn_options options = {.kernel = kernel, .access = access, .tile = tile, .parts = check->options->parts};
+    vkattn_options options = {.kernel = kernel,
+                              .access = access,
+                              .tile = tile,
+                              .parts = check->options->parts,
+                              .mid_word_starts = check->options->mid_word};
     add_one(check, &options);
     if (options.parts || workspace(check, options, 1) == workspace(check, options, OTHER_PARTS))
         return;

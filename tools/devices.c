@@ -34,7 +34,8 @@ typedef VkResult(VKAPI_PTR *PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKH
 
 /* ---- What is shown --------------------------------------------------------------------------------------------- */
 
-#define SAMPLES 5u
+#define SAMPLES    5u
+#define MOST_UNITS 32u
 
 /* Problems that people ask about; what each gets is shown. */
 static const struct {
@@ -84,6 +85,8 @@ struct facts {
     bool cooperative_matrix;
     VkCooperativeMatrixPropertiesKHR *matrices; /* freed by the caller */
     uint32_t matrix_count;
+    vkattn_unit units[MOST_UNITS];
+    unsigned unit_count;
     vkattn_report reports[SAMPLES];
 };
 
@@ -181,6 +184,9 @@ static void ask_driver(const vkattn_context *context, struct facts *facts)
     facts->max_range = properties.properties.limits.maxStorageBufferRange;
     facts->enabled = context->enabled;
     ask_matrices(context, facts);
+    while (facts->unit_count < MOST_UNITS &&
+           vkattn_device_unit(context->vkattn, facts->unit_count, &facts->units[facts->unit_count]))
+        facts->unit_count++;
     for (unsigned i = 0; i < SAMPLES; i++) {
         if (vkattn_explain(context->vkattn, &samples[i].problem, NULL, &facts->reports[i]) != VKATTN_OK)
             facts->reports[i].chosen = -1;
@@ -195,13 +201,16 @@ static void ask(uint32_t index, const vkattn_listed *listed, bool verbose, struc
     *facts = (struct facts){.index = index, .listed = *listed};
     const vkattn_open_info info = {.device = number, .message = verbose ? command_message : NULL};
     command_progress("asking %s ...", listed->name);
-    if (vkattn_open(&info, &context) == VKATTN_OK) {
+    vkattn_status status = vkattn_open(&info, &context);
+    if (status == VKATTN_OK && listed->type == VK_PHYSICAL_DEVICE_TYPE_CPU)
+        status = vkattn_device_selftest(context->vkattn, context->queue);
+    if (status == VKATTN_OK) {
         ask_driver(context, facts);
-        vkattn_close(context);
     } else {
         snprintf(facts->reason, sizeof facts->reason, "%s", vkattn_last_error());
         facts->unusable = facts->reason;
     }
+    vkattn_close(context);
     command_progress(NULL);
 }
 
@@ -212,6 +221,8 @@ static void version_text(uint32_t version, char text[48])
     snprintf(text, 48, "%u.%u.%u", VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version),
              VK_API_VERSION_PATCH(version));
 }
+
+static const char *const unit_states[] = {"not tested", "right", "off: "};
 
 static const char *yes_no(VkBool32 value)
 {
@@ -259,6 +270,9 @@ static void print_text(const struct facts *facts)
     printf("   features          subgroup size control: %s; float controls: %s\n",
            yes_no(facts->enabled.subgroup_size_control), yes_no(facts->enabled.shader_float_controls));
     print_matrices(facts);
+    for (unsigned i = 0; i < facts->unit_count; i++)
+        printf("   %-17s %s: %s%s\n", i ? "" : "units", facts->units[i].name, unit_states[facts->units[i].state],
+               facts->units[i].reason);
     for (unsigned i = 0; i < SAMPLES; i++) {
         const char *kernel = chosen_kernel(&facts->reports[i]);
         printf("   %-17s %-25s %s\n", i ? "" : "kernels", samples[i].name,
@@ -267,6 +281,20 @@ static void print_text(const struct facts *facts)
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------ */
+
+static void json_units(struct json *json, const struct facts *facts)
+{
+    static const char *const states[] = {"untested", "right", "off"};
+    json_open_array(json, "units");
+    for (unsigned i = 0; i < facts->unit_count; i++) {
+        json_open_object(json, NULL);
+        json_string(json, "name", facts->units[i].name);
+        json_string(json, "state", states[facts->units[i].state]);
+        json_string(json, "reason", facts->units[i].reason[0] ? facts->units[i].reason : NULL);
+        json_close(json);
+    }
+    json_close(json);
+}
 
 static void json_kernels(struct json *json, const struct facts *facts)
 {
@@ -330,6 +358,7 @@ static void json_device(struct json *json, const struct facts *facts)
     json_string(json, "unusable", facts->unusable);
     if (!facts->unusable) {
         json_limits(json, facts);
+        json_units(json, facts);
         json_kernels(json, facts);
     }
     json_close(json);

@@ -67,7 +67,7 @@ static bool is_output(const struct trial_data *data, enum blob_id id)
     return data->tensors[id].output;
 }
 
-vkattn_status trial_open(vkattn_context *context, const struct trial_data *data, struct trial *trial)
+vkattn_status trial_open(vkattn_context *context, struct trial_data *data, struct trial *trial)
 {
     *trial = (struct trial){.context = context, .data = data};
     for (unsigned id = 0; id < BLOB_COUNT; id++) {
@@ -298,12 +298,23 @@ static bool make_plans(struct session *session, const vkattn_options *options)
     return make_plan(session, options, &session->whole) && (!cut.max_work || make_plan(session, &cut, &session->cut));
 }
 
+/* The bounds are those of the kernel that runs. */
+static bool set_bounds(struct session *session, const vkattn_options *options)
+{
+    struct trial *trial = session->trial;
+    vkattn_report report;
+    vkattn_status status = vkattn_explain(trial->context->vkattn, &trial->data->of->problem, options, &report);
+    if (status == VKATTN_OK)
+        status = trial_data_round_p(trial->data, report.candidates[report.chosen].p_type);
+    return status == VKATTN_OK || fail_with(session, "vkattn_reference_forward", status);
+}
+
 void trial_run(struct trial *trial, const vkattn_options *options, struct trial_result *result)
 {
     struct session session = {.trial = trial, .result = result};
     const uint32_t messages = trial->context->validation_messages;
     *result = (struct trial_result){.outcome = TRIAL_PASSED};
-    if (make_plans(&session, options) && make_workspace(&session))
+    if (make_plans(&session, options) && set_bounds(&session, options) && make_workspace(&session))
         run_all(&session);
     if (trial->context->validation_messages != messages && result->outcome == TRIAL_PASSED)
         fail(&session, "the validation layer complained");

@@ -19,12 +19,12 @@ struct trial_result {
 
 struct trial {
     vkattn_context *context;
-    const struct trial_data *data;
+    struct trial_data *data;
     vkattn_mapped mapped[BLOB_COUNT]; /* of stores, with guard margins */
 };
 
 /* Make the buffers of a problem. Close the trial in either case. */
-vkattn_status trial_open(vkattn_context *context, const struct trial_data *data, struct trial *trial);
+vkattn_status trial_open(vkattn_context *context, struct trial_data *data, struct trial *trial);
 void trial_close(struct trial *trial);
 
 /*

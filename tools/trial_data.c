@@ -732,8 +732,15 @@ static vkattn_status compute_reference(struct trial_data *data)
                                   .o_bound = data->bound[OUTPUT_O],
                                   .lse_bound = data->bound[OUTPUT_LSE],
                                   .weights_bound = data->bound[OUTPUT_WEIGHTS]};
-    /* No kernel of the catalogue rounds P yet. */
-    return vkattn_reference_forward(&data->of->problem, &tensors, &data->lengths, VKATTN_F32, &out);
+    return vkattn_reference_forward(&data->of->problem, &tensors, &data->lengths, data->p_type, &out);
+}
+
+vkattn_status trial_data_round_p(struct trial_data *data, vkattn_dtype p_type)
+{
+    if (data->p_type == p_type)
+        return VKATTN_OK;
+    data->p_type = p_type;
+    return compute_reference(data);
 }
 
 vkattn_status trial_data_build(const struct check_problem *of, struct trial_data *data)

@@ -39,6 +39,7 @@ struct trial_data {
     struct trial_tensor tensors[BLOB_COUNT];
     struct trial_store stores[BLOB_COUNT];
     double *reference[OUTPUT_COUNT], *bound[OUTPUT_COUNT];
+    vkattn_dtype p_type; /* that the bounds are for */
 };
 
 extern const enum blob_id trial_outputs[OUTPUT_COUNT];
@@ -46,6 +47,9 @@ extern const enum blob_id trial_outputs[OUTPUT_COUNT];
 /* Build the inputs and compute the reference. Free the data in either case.
  * VKATTN_NO_MEMORY, or what vkattn_reference_forward returns. */
 vkattn_status trial_data_build(const struct check_problem *of, struct trial_data *data);
+
+/* The bounds for a kernel that rounds P to a type; after trial_data_build they are those of one that does not. */
+vkattn_status trial_data_round_p(struct trial_data *data, vkattn_dtype p_type);
 void trial_data_free(struct trial_data *data);
 
 /* An output in memory laid out as its store is, from its store's first byte on. */

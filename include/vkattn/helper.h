@@ -27,6 +27,8 @@ typedef struct vkattn_open_info {
     uint32_t limits;    /* VKATTN_LIMIT_ bits */
     int validation;     /* nonzero: VK_LAYER_KHRONOS_validation with synchronisation checks, when it is installed */
     int statistics;     /* nonzero: pipelines keep what VK_KHR_pipeline_executable_properties can tell */
+    int no_selftest;    /* nonzero: leave vkattn_device_selftest to the caller. It is left to him also on CPU devices,
+                           where a unit's first pipeline compiles for a second, and with VKATTN_SELFTEST=0 */
     vkattn_message_fn message; /* messages of the library, within vkattn_open; and of validation, of several lines
                                   perhaps, at any time until vkattn_close, on the thread whose Vulkan call they are
                                   about. May be NULL */

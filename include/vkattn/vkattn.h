@@ -361,6 +361,9 @@ VKATTN_API const char *vkattn_plan_kernel(const vkattn_plan *plan);
 /* The catalogue: names of all kernels, static; NULL past the end. Threads: any. */
 VKATTN_API const char *vkattn_kernel_name(uint32_t index);
 
+/* Why this build lacks the module of a kernel of the catalogue, which it then refuses with; NULL: it has it. */
+VKATTN_API const char *vkattn_kernel_missing(uint32_t index);
+
 /* ---- Host memory ----------------------------------------------------------------------------------------------- */
 
 /* The tensors of one problem in host memory, laid out as the problem says. A pointer that the problem does not use is

@@ -25,16 +25,29 @@ typedef struct vkattn_enabled {
     VkBool32 push_descriptor;       /* VK_KHR_push_descriptor */
     VkBool32 subgroup_size_control; /* features subgroupSizeControl and computeFullSubgroups */
     VkBool32 shader_float_controls; /* VK_KHR_shader_float_controls, or Vulkan 1.2 */
+    VkBool32 cooperative_matrix;    /* features cooperativeMatrix (VK_KHR_cooperative_matrix), vulkanMemoryModel,
+                                       vulkanMemoryModelDeviceScope and shaderFloat16 (Vulkan 1.2 or KHR extensions) */
 } vkattn_enabled;
+
+/* VkPhysicalDeviceCooperativeMatrixFeaturesKHR, which older headers lack. */
+typedef struct vkattn_cooperative_matrix_features {
+    VkStructureType sType;
+    void *pNext;
+    VkBool32 cooperativeMatrix;
+    VkBool32 cooperativeMatrixRobustBufferAccess;
+} vkattn_cooperative_matrix_features;
 
 /* Extensions and features for vkCreateDevice. It is filled in place and points into itself: do not copy it. */
 typedef struct vkattn_device_wants {
     vkattn_enabled enabled; /* what the device will have when all of the below is enabled */
     uint32_t extension_count;
-    const char *extensions[8];          /* static strings */
+    const char *extensions[12];         /* static strings */
     VkPhysicalDeviceFeatures2 features; /* head of a pNext chain: VkDeviceCreateInfo::pNext */
     VkPhysicalDeviceBufferDeviceAddressFeatures buffer_device_address;
     VkPhysicalDeviceSubgroupSizeControlFeaturesEXT subgroup_size_control;
+    VkPhysicalDeviceVulkanMemoryModelFeatures memory_model;
+    VkPhysicalDeviceShaderFloat16Int8Features float16;
+    vkattn_cooperative_matrix_features cooperative_matrix;
 } vkattn_device_wants;
 
 /*
@@ -56,7 +69,9 @@ enum {
     VKATTN_LIMIT_NO_SUBGROUPS = 1u << 2,
     VKATTN_LIMIT_MINIMUM = 1u << 3, /* no subgroup operations, 16 KiB of shared memory, 128 invocations */
     VKATTN_LIMIT_NO_FLOAT_CONTROLS = 1u << 4,
-    VKATTN_LIMIT_UNKNOWN_GPU = 1u << 5 /* planned for as a GPU that nobody measured, whatever the device is */
+    VKATTN_LIMIT_UNKNOWN_GPU = 1u << 5, /* planned for as a GPU that nobody measured, whatever the device is */
+    VKATTN_LIMIT_NO_MATRICES = 1u << 6,
+    VKATTN_LIMIT_FAIL_SELFTEST = 1u << 7 /* pretend that vkattn_device_selftest finds everything wrong */
 };
 
 /* Messages that are no errors: a feature that was left off and why. `text` is one line without a newline, and lives as
@@ -92,6 +107,36 @@ static inline vkattn_status vkattn_device_create(const vkattn_device_info *info,
 {
     return vkattn_device_create_sized(info, sizeof *info, device);
 }
+
+/* What a device does that drivers have got wrong, and whether the library uses it. */
+typedef enum vkattn_unit_state {
+    VKATTN_UNIT_UNTESTED, /* used where planning prefers it; the self-test takes the matrix shape that it does prefer */
+    VKATTN_UNIT_RIGHT,    /* used: vkattn_device_selftest found it right */
+    VKATTN_UNIT_OFF       /* not used; `reason` says why */
+} vkattn_unit_state;
+
+typedef struct vkattn_unit {
+    char name[40]; /* "matrices 16x16x16 f16", "subgroups of a required size" */
+    vkattn_unit_state state;
+    char reason[160];
+} vkattn_unit;
+
+/* The units of a device from index 0 on; 0 past the last, else 1. Threads: any, except beside the self-test. */
+VKATTN_API int vkattn_device_unit(const vkattn_device *device, uint32_t index, vkattn_unit *unit);
+
+/*
+ * Run what kernels would use of the units, as they do, on small problems, and compare with plain arithmetic: the matrix
+ * shape that planning prefers (where it fails, the next), and subgroups of a required size. What is wrong, or cannot be
+ * run, is off from then on, with a reason that vkattn_explain shows. Untested units are used, unless the driver is
+ * known to be at fault. Allocates, submits and waits; on a GPU for milliseconds, most of which are compilation. To be
+ * called before the device's first plan, once per device and driver version.
+ *
+ * queue  of info.queue_family; lent for the call
+ *
+ * Returns VKATTN_OK also where something was turned off; VKATTN_INVALID (an argument is NULL), VKATTN_NO_MEMORY,
+ * VKATTN_DEVICE_LOST (what was being tested is off). Threads: nothing else may use the device or the queue.
+ */
+VKATTN_API vkattn_status vkattn_device_selftest(vkattn_device *device, VkQueue queue);
 
 /* Free a device and its pipelines; NULL is ignored. Plans must be gone and recorded command buffers finished. */
 VKATTN_API void vkattn_device_destroy(vkattn_device *device);

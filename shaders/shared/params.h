@@ -105,10 +105,14 @@
 #define VKA_ID_UNPACKED 15 /* nonzero: K and V are read from their f32 copies */
 #define VKA_ID_FOLD 16 /* keys after which accumulators are folded into VKA_SUMS; 0: never */
 #define VKA_ID_UNIFORM 17 /* nonzero: vectors of words are put together from loads at uniform addresses */
-#define VKA_ID_WORDS 18 /* nonzero: rows of 16-bit K and V are known to start on words */
+#define VKA_ID_SHIFTED 18 /* nonzero: rows of 16-bit K and V may start in mid-word, and are read so */
 #define VKA_ID_SPREAD 19 /* lanes over which a row of K or V is spread; 0: lanes are keys */
 #define VKA_ID_ONE_QUERY 20 /* nonzero: len_q is 1 at most, so that all rows see the same keys of a band */
-#define VKA_IDS 21
+#define VKA_ID_MATRIX_M 21 /* a cooperative matrix: rows and columns of the result, length of the products */
+#define VKA_ID_MATRIX_N 22
+#define VKA_ID_MATRIX_K 23
+#define VKA_ID_SKIP 24 /* nonzero: a subgroup may meet fewer of its own barriers than another */
+#define VKA_IDS 25
 
 /* A band's bound that excludes nothing. Lengths stay below half of it, so that no sum of two of them and a bound
  * overflows an int. */

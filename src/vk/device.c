@@ -135,10 +135,36 @@ static void chain_features(vkattn_device_wants *wants, const struct available *a
     wants->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
     wants->buffer_device_address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
     wants->subgroup_size_control.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT;
+    wants->memory_model.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES;
+    wants->float16.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES;
+    wants->cooperative_matrix.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR;
     if (want(wants, a, VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME, VK_API_VERSION_1_2))
         chain(wants, &wants->buffer_device_address);
     if (want(wants, a, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME, VK_API_VERSION_1_3))
         chain(wants, &wants->subgroup_size_control);
+    if (!has_extension(a, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME))
+        return;
+    if (want(wants, a, VK_KHR_VULKAN_MEMORY_MODEL_EXTENSION_NAME, VK_API_VERSION_1_2))
+        chain(wants, &wants->memory_model);
+    if (want(wants, a, VK_KHR_SHADER_FLOAT16_INT8_EXTENSION_NAME, VK_API_VERSION_1_2))
+        chain(wants, &wants->float16);
+    want(wants, a, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME, 0);
+    chain(wants, &wants->cooperative_matrix);
+}
+
+/* The modules declare the memory model and f16 arithmetic beside the matrices: all or none. */
+static void keep_matrices(vkattn_device_wants *wants)
+{
+    const VkBool32 matrices = wants->cooperative_matrix.cooperativeMatrix && wants->memory_model.vulkanMemoryModel &&
+                              wants->memory_model.vulkanMemoryModelDeviceScope && wants->float16.shaderFloat16;
+    wants->cooperative_matrix.cooperativeMatrix = matrices;
+    wants->cooperative_matrix.cooperativeMatrixRobustBufferAccess = VK_FALSE;
+    wants->memory_model.vulkanMemoryModel = matrices;
+    wants->memory_model.vulkanMemoryModelDeviceScope = matrices; /* atomics are of that scope */
+    wants->memory_model.vulkanMemoryModelAvailabilityVisibilityChains = VK_FALSE;
+    wants->float16.shaderFloat16 = matrices;
+    wants->float16.shaderInt8 = VK_FALSE;
+    wants->enabled.cooperative_matrix = matrices;
 }
 
 /* Keep of the queried features what is used; the rest, robust access among it, stays off. */
@@ -153,6 +179,7 @@ static void keep_features(vkattn_device_wants *wants)
     wants->subgroup_size_control.subgroupSizeControl = wants->subgroup_size_control.computeFullSubgroups = sizes;
     wants->enabled.buffer_device_address = addresses;
     wants->enabled.subgroup_size_control = sizes;
+    keep_matrices(wants);
 }
 
 static vkattn_status fill_wants(const struct vk_table *vk, VkPhysicalDevice physical, const struct available *a,
@@ -214,13 +241,40 @@ static enum device_class class_of(const VkPhysicalDeviceProperties *properties)
 /* Known faults of drivers: what they do, and who saw it. */
 static const struct fault {
     VkDriverId driver;
-    unsigned first_good_mesa; /* major version in driverInfo; older ones have the fault */
-    enum device_class device_class;
+    unsigned first_good_mesa;       /* major version in driverInfo; older ones have the fault. 0: all versions have */
+    bool integrated;                /* only integrated GPUs have it */
+    uint32_t subgroup_size;         /* it shows with subgroups of this size; 0: of any */
+    enum device_class device_class; /* the class to be of instead; CLASS_UNKNOWN: no other */
     uint32_t max_loop_rounds;
+    const char *matrices_off; /* matrices are not even enumerated */
+    bool joint_barriers;
 } faults[] = {
     /* llvmpipe of Mesa 22.3.6 leaves an invocation after 65,535 rounds of all its loops together (the compiler's
      * LP_MAX_TGSI_LOOP_ITERATIONS); found by tests/gpu/test_limits.c, November 2026; 25.0.7 and 26.1.6 do not. */
-    {VK_DRIVER_ID_MESA_LLVMPIPE, 25, CLASS_CPU_OLD, 65535},
+    {.driver = VK_DRIVER_ID_MESA_LLVMPIPE,
+     .first_good_mesa = 25,
+     .device_class = CLASS_CPU_OLD,
+     .max_loop_rounds = 65535},
+    /* A subgroup waits at subgroupBarrier for all others of its work group, and the work group ends with the last of
+     * them: one that meets fewer barriers cuts the others short. Mesa 26.1.6, fwd_coopmat, November 2026. */
+    {.driver = VK_DRIVER_ID_MESA_LLVMPIPE, .joint_barriers = true},
+    /* Mesa 26.1.6, LP_NATIVE_VECTOR_WIDTH=512: SIGSEGV in fwd_coopmat, by tools/with-driver mesa26-512, November 2026.
+     */
+    {.driver = VK_DRIVER_ID_MESA_LLVMPIPE,
+     .first_good_mesa = 27,
+     .subgroup_size = 16,
+     .matrices_off = "llvmpipe crashes in them with vectors of 512 bits"},
+    /* The enumeration crashes inside the driver on a Radeon 860M (2.0.388, May 2026); no version is said to be good. */
+    {.driver = VK_DRIVER_ID_AMD_PROPRIETARY,
+     .integrated = true,
+     .matrices_off = "this driver crashes when they are enumerated (github.com/GPUOpen-Drivers/AMDVLK/issues/422)"},
+    {.driver = VK_DRIVER_ID_AMD_OPEN_SOURCE,
+     .integrated = true,
+     .matrices_off = "this driver crashes when they are enumerated (github.com/GPUOpen-Drivers/AMDVLK/issues/422)"},
+    /* Hangs, then the device is lost, on an Arc Pro B70 (32.0.101.8826, June 2026); a self-test would do the same. */
+    {.driver = VK_DRIVER_ID_INTEL_PROPRIETARY_WINDOWS,
+     .matrices_off =
+         "this driver loses the device (github.com/IGCIT/Intel-GPU-Community-Issue-Tracker-IGCIT/issues/1487)"},
 };
 
 /* "Mesa 22.3.6 (LLVM 15.0.6)" -> 22; 0 where the text says otherwise. */
@@ -229,14 +283,30 @@ static unsigned mesa_major(const char *info)
     return strncmp(info, "Mesa ", 5) == 0 ? (unsigned)strtoul(info + 5, NULL, 10) : 0;
 }
 
-static void apply_faults(const VkPhysicalDeviceDriverProperties *driver, struct caps *caps)
+static bool has_fault(const struct fault *fault, const VkPhysicalDeviceDriverProperties *driver,
+                      VkPhysicalDeviceType type, const struct caps *caps)
 {
     const unsigned mesa = mesa_major(driver->driverInfo);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        if (driver->driverID == faults[i].driver && mesa != 0 && mesa < faults[i].first_good_mesa) {
+    const bool version = fault->first_good_mesa == 0 || (mesa != 0 && mesa < fault->first_good_mesa);
+    return driver->driverID == fault->driver && version &&
+           (fault->subgroup_size == 0 || fault->subgroup_size == caps->subgroup_size) &&
+           (!fault->integrated || type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU);
+}
+
+static void apply_faults(const VkPhysicalDeviceDriverProperties *driver, VkPhysicalDeviceType type, struct caps *caps)
+{
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        if (!has_fault(&faults[i], driver, type, caps))
+            continue;
+        if (faults[i].device_class != CLASS_UNKNOWN)
             caps->device_class = faults[i].device_class;
+        if (faults[i].max_loop_rounds)
             caps->max_loop_rounds = faults[i].max_loop_rounds;
-        }
+        if (faults[i].joint_barriers)
+            caps->joint_barriers = true;
+        if (faults[i].matrices_off)
+            caps->matrices_off = faults[i].matrices_off;
+    }
 }
 
 /* Vulkan does not tell how wide a device is. CPU drivers: some groups for each of a few cores, since more parts cost
@@ -260,7 +330,10 @@ static void apply_limits(struct caps *caps, uint32_t limits)
         caps->subgroup_size = 0;
         caps->shuffles = false;
         caps->subgroup_size_control = false;
+        caps->matrix_count = 0;
     }
+    if (limits & VKATTN_LIMIT_NO_MATRICES)
+        caps->matrix_count = 0;
     if (limits & VKATTN_LIMIT_MINIMUM) {
         caps->shared_bytes = smaller(caps->shared_bytes, 16384);
         caps->max_invocations = smaller(caps->max_invocations, 128);
@@ -283,6 +356,40 @@ static bool names_driver(const vkattn_device *device)
                      has_extension(&a, VK_KHR_DRIVER_PROPERTIES_EXTENSION_NAME);
     free(a.extensions);
     return has;
+}
+
+static void add_matrix(const VkCooperativeMatrixPropertiesKHR *p, struct caps *caps)
+{
+    const bool right_types = p->AType == VK_COMPONENT_TYPE_FLOAT16_KHR && p->BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+                             p->CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+                             p->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR;
+    if (right_types && p->scope == VK_SCOPE_SUBGROUP_KHR && caps->matrix_count < MAX_MATRICES)
+        caps->matrices[caps->matrix_count++] = (struct matrix){p->MSize, p->NSize, p->KSize};
+}
+
+/* The shapes that a kernel may use; none where the enumeration fails. */
+static void fill_matrices(vkattn_device *device)
+{
+    enum { MOST = 128 };
+    const PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR get =
+        (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)device->info.get_instance_proc_addr(
+            device->info.instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
+    VkCooperativeMatrixPropertiesKHR *all = calloc(MOST, sizeof *all);
+    uint32_t count = MOST;
+    for (uint32_t i = 0; all && i < MOST; i++)
+        all[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
+    if (get && all && get(device->info.physical_device, &count, all) >= VK_SUCCESS)
+        for (uint32_t i = 0; i < count; i++)
+            add_matrix(&all[i], &device->caps);
+    free(all);
+}
+
+/* Operations that fwd_coopmat uses in a subgroup. */
+static bool shuffles(const VkPhysicalDeviceSubgroupProperties *subgroup)
+{
+    const VkSubgroupFeatureFlags needed = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    return (subgroup->supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) &&
+           (subgroup->supportedOperations & needed) == needed;
 }
 
 static void fill_caps(vkattn_device *device)
@@ -332,8 +439,10 @@ static void fill_caps(vkattn_device *device)
         .shuffles = (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) &&
                     (subgroup.supportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT),
     };
-    apply_faults(&driver, &device->caps);
+    apply_faults(&driver, properties.properties.deviceType, &device->caps);
     device->caps.fill_groups = fill_groups(device->caps.device_class);
+    if (enabled->cooperative_matrix && shuffles(&subgroup) && !device->caps.matrices_off)
+        fill_matrices(device);
     apply_limits(&device->caps, device->info.limits);
 }
 
@@ -408,6 +517,8 @@ static void say_what_is_off(const vkattn_device *device)
         say(device, "vkattn: no push descriptors for all tensors at once: tensors are reached by address only");
     if (!caps->subgroup_size_control)
         say(device, "vkattn: no subgroup size control: heads are not split over subgroups");
+    if (caps->matrix_count == 0)
+        say(device, "vkattn: no cooperative matrices of f16 with f32 sums: products are multiplied without");
     if (!caps->float_controls)
         say(device, "vkattn: no SignedZeroInfNanPreserve for f32: modules are built without it");
 }

@@ -16,6 +16,7 @@ struct block {
 /* One call; zero-initialised, so that it can be torn down at any point. */
 struct job {
     vkattn_device *device;
+    VkQueue queue;
     vkattn_plan *plan;
     vkattn_lengths lengths;
     VkPhysicalDeviceMemoryProperties types;
@@ -254,7 +255,7 @@ static vkattn_status submit_and_wait(struct job *job)
     const VkSubmitInfo submit = {
         .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &job->cmd};
     vkattn_lock(&job->device->queue_lock);
-    const VkResult result = vk->vkQueueSubmit(job->device->info.queue, 1, &submit, job->fence);
+    const VkResult result = vk->vkQueueSubmit(job->queue, 1, &submit, job->fence);
     vkattn_unlock(&job->device->queue_lock);
     TRY(vkattn_vk_status(result, "vkQueueSubmit"));
     TRY_VK(vk->vkWaitForFences(job->device->info.device, 1, &job->fence, VK_TRUE, UINT64_MAX));
@@ -298,11 +299,23 @@ vkattn_status vkattn_attend_sized(vkattn_device *device, const vkattn_problem *p
     REQUIRE(device->info.queue, "the device was created without a queue, which vkattn_attend needs");
     vkattn_tensors copy;
     TRY(vkattn_copy_sized(&copy, sizeof copy, tensors, tensors_size, "tensors"));
-    struct job job = {.device = device};
+    struct job job = {.device = device, .queue = device->info.queue};
     TRY(vkattn_plan_create_sized(device, problem, problem_size, options, options_size, &job.plan));
     vkattn_status status = vkattn_problem_lengths(&job.plan->plan.problem, lengths, &job.lengths);
     if (status == VKATTN_OK)
         status = run_job(&job, &copy);
+    end_job(&job);
+    return status;
+}
+
+vkattn_status vkattn_attend_on(vkattn_device *device, VkQueue queue, const vkattn_problem *problem,
+                               const vkattn_options *options, const vkattn_tensors *tensors)
+{
+    struct job job = {.device = device, .queue = queue};
+    TRY(vkattn_plan_create(device, problem, options, &job.plan));
+    vkattn_status status = vkattn_problem_lengths(&job.plan->plan.problem, NULL, &job.lengths);
+    if (status == VKATTN_OK)
+        status = run_job(&job, tensors);
     end_job(&job);
     return status;
 }

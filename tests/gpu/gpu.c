@@ -44,7 +44,7 @@ static void on_message(void *user, const char *text)
 vkattn_context *gpu_open(uint32_t limits)
 {
     vkattn_context *context;
-    const vkattn_open_info info = {.limits = limits, .message = on_message};
+    const vkattn_open_info info = {.limits = limits, .message = on_message, .no_selftest = 1};
     const vkattn_status status = vkattn_open(&info, &context);
     if (status == VKATTN_UNSUPPORTED)
         cr_skip_test("%s", vkattn_last_error());
@@ -265,7 +265,7 @@ void gpu_case_expect(const struct gpu_case *c, const vkattn_lengths *lengths, co
                                         .o_bound = bounds[TENSOR_O],
                                         .lse_bound = c->data[TENSOR_LSE] ? bounds[TENSOR_LSE] : NULL,
                                         .weights_bound = c->data[TENSOR_WEIGHTS] ? bounds[TENSOR_WEIGHTS] : NULL};
-    gpu_ok(vkattn_reference_forward(&c->problem, &tensors, &call, VKATTN_F32, &reference));
+    gpu_ok(vkattn_reference_forward(&c->problem, &tensors, &call, c->p_type, &reference));
     for (int id = TENSOR_O; id < GPU_TENSORS; id++) {
         if (!c->data[id])
             continue;

@@ -48,6 +48,7 @@ struct gpu_case {
     void *data[GPU_TENSORS]; /* NULL: not used */
     size_t size[GPU_TENSORS];
     const int32_t *kv_lengths, *q_lengths, *prefix; /* borrowed */
+    vkattn_dtype p_type;                            /* to which the kernel rounds P: 0, VKATTN_F32, for none */
 };
 
 extern const unsigned char gpu_poison;

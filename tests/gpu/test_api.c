@@ -530,6 +530,9 @@ static void expect_shifted(vkattn_context *context, const vkattn_problem *proble
     snprintf(what, sizeof what, "%s, access %d, d = %u", options->kernel, (int)options->access, problem->dim_qk);
     struct gpu_case c = gpu_case_make(problem);
     struct gpu_buffers b = gpu_buffers_make(context, &c, plan);
+    vkattn_report report;
+    gpu_ok(vkattn_explain(context->vkattn, problem, options, &report));
+    c.p_type = report.candidates[report.chosen].p_type;
     shift_buffers(context, &c, &b);
     gpu_ok(gpu_run(context, plan, &b.buffers, NULL));
     get_shifted(&b, &c, what);
