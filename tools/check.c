@@ -73,7 +73,8 @@ static void print_help(void)
         "  --access WAY       only address or only descriptor\n"
         "  --tiles            each tile of each kernel, not only the one that the library chooses\n"
         "  --tile N           only this row of the kernel's tile table\n"
-        "  --problem PATTERN  only problems with this name, as in 'causal/*'; random:SEED is the random one of a seed\n"
+        "  --problem PATTERN,...\n"
+        "                     only problems with such a name, as in 'causal/*'; random:SEED is the random one of a seed\n"
         "  --random N         N random problems, too, with seeds from --seed on\n"
         "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
         "  --limit NAME,...   pretend that the device has less: minimum, no-addresses, no-descriptors, no-subgroups,\n"
@@ -176,9 +177,19 @@ static bool parse(int argc, char **argv, struct check_options *options)
 
 /* ---- Problems -------------------------------------------------------------------------------------------------- */
 
+/* True when one of the patterns, between commas, fits. */
 static bool wanted(const struct check_options *options, const char *name)
 {
-    return !options->problem || fnmatch(options->problem, name, 0) == 0;
+    char pattern[PROBLEM_NAME_SIZE];
+    const char *rest = options->problem;
+    while (rest && *rest) {
+        const size_t length = strcspn(rest, ",");
+        snprintf(pattern, sizeof pattern, "%.*s", (int)(length < sizeof pattern ? length : sizeof pattern - 1), rest);
+        if (fnmatch(pattern, name, 0) == 0)
+            return true;
+        rest += length + (rest[length] == ',');
+    }
+    return !options->problem;
 }
 
 static uint32_t named_count(const struct check_options *options)
