@@ -180,7 +180,7 @@ static bool parse(int argc, char **argv, struct check_options *options)
 /* True when one of the patterns, between commas, fits. */
 static bool wanted(const struct check_options *options, const char *name)
 {
-    char pattern[PROBLEM_NAME_SIZE];
+    char pattern[128];
     const char *rest = options->problem;
     while (rest && *rest) {
         const size_t length = strcspn(rest, ",");
