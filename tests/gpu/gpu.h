@@ -47,7 +47,10 @@ struct gpu_case {
     vkattn_problem problem;
     void *data[GPU_TENSORS]; /* NULL: not used */
     size_t size[GPU_TENSORS];
-    const int32_t *kv_lengths, *q_lengths, *prefix; /* borrowed */
+    /* Borrowed. */
+    const void *mask, *bias;
+    const float *alibi, *sinks;
+    const int32_t *kv_lengths, *q_lengths, *prefix, *q_segments, *kv_segments;
 };
 
 extern const unsigned char gpu_poison;
