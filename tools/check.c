@@ -61,28 +61,28 @@ static bool parse_limits(const char *text, uint32_t *bits)
 
 static void print_help(void)
 {
-    puts(
-        "Usage: vkattn check [OPTION]...\n"
-        "Run every kernel, by both ways of reaching tensors, on the named problems and on random ones, and compare "
-        "each\n"
-        "element of each output with the reference in double. What may not be read holds NaN; what may not be written "
-        "is\n"
-        "watched; every run is repeated and must give the same bits.\n\n"
-        "  --device N|NAME    a number of `vkattn devices`, or a part of a name; default: the best\n"
-        "  --kernel NAME      only this forward kernel of `vkattn kernels`\n"
-        "  --access WAY       only address or only descriptor\n"
-        "  --tiles            each tile of each kernel, not only the one that the library chooses\n"
-        "  --tile N           only this row of the kernel's tile table\n"
-        "  --problem PATTERN,...\n"
-        "                     only problems with such a name, as in 'causal/*'; random:SEED is the random one of a seed\n"
-        "  --random N         N random problems, too, with seeds from --seed on\n"
-        "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
-        "  --limit NAME,...   pretend that the device has less: minimum, no-addresses, no-descriptors, no-subgroups,\n"
-        "                     no-float-controls, unknown-gpu\n"
-        "  --list             list the named problems and exit\n"
-        "  --json             print JSON\n"
-        "  --verbose          a line for each trial, and the library's messages\n"
-        "  --help             print this text\n\n" COMMAND_EXIT_HELP);
+    puts("Usage: vkattn check [OPTION]...\n"
+         "Run every kernel, by both ways of reaching tensors, on the named problems and on random ones, and compare "
+         "each\n"
+         "element of each output with the reference in double. What may not be read holds NaN; what may not be written "
+         "is\n"
+         "watched; every run is repeated and must give the same bits.\n\n"
+         "  --device N|NAME    a number of `vkattn devices`, or a part of a name; default: the best\n"
+         "  --kernel NAME      only this forward kernel of `vkattn kernels`\n"
+         "  --access WAY       only address or only descriptor\n"
+         "  --tiles            each tile of each kernel, not only the one that the library chooses\n"
+         "  --tile N           only this row of the kernel's tile table\n"
+         "  --problem PATTERN,...\n"
+         "                     only problems with such a name, as in 'causal/*'; random:SEED is the random one of a "
+         "seed\n"
+         "  --random N         N random problems, too, with seeds from --seed on\n"
+         "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
+         "  --limit NAME,...   pretend that the device has less: minimum, no-addresses, no-descriptors, no-subgroups,\n"
+         "                     no-float-controls, unknown-gpu\n"
+         "  --list             list the named problems and exit\n"
+         "  --json             print JSON\n"
+         "  --verbose          a line for each trial, and the library's messages\n"
+         "  --help             print this text\n\n" COMMAND_EXIT_HELP);
 }
 
 enum { DEVICE = 1, KERNEL, ACCESS, TILES, TILE, PROBLEM, RANDOM, SEED, LIMIT, LIST, JSON, VERBOSE, HELP };
