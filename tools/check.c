@@ -69,31 +69,29 @@ static bool parse_limits(const char *text, uint32_t *bits)
 
 static void print_help(void)
 {
-    puts(
-        "Usage: vkattn check [OPTION]...\n"
-        "Run every kernel, by both ways of reaching tensors, on the named problems and on random ones, and compare "
-        "each\n"
-        "element of each output with the reference in double. What may not be read holds NaN; what may not be written "
-        "is\n"
-        "watched; every run is repeated and must give the same bits.\n\n"
-        "  --device N|NAME    a number of `vkattn devices`, or a part of a name; default: the best\n"
-        "  --kernel NAME      only this forward kernel of `vkattn kernels`\n"
-        "  --access WAY       only address or only descriptor\n"
-        "  --tiles            each tile of each kernel, not only the one that the library chooses\n"
-        "  --tile N           only this row of the kernel's tile table\n"
-        "  --parts N          cut the keys into so many parts, where the kernel does; default: the number that the\n"
-        "                     library chooses, and 7\n"
-        "  --problem PATTERN  only problems with this name, as in 'causal/*'; random:SEED is the random one of a seed\n"
-        "  --type NAME        Q, K and V of each problem in this type, whatever it says\n"
-        "  --mid-word         announce that K and V may start in mid-word (vkattn_options.mid_word_starts)\n"
-        "  --random N         N random problems, too, with seeds from --seed on\n"
-        "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
-        "  --limit NAME,...   pretend that the device has less: minimum, no-addresses, no-descriptors, no-subgroups,\n"
-        "                     no-float-controls, no-matrices, unknown-gpu\n"
-        "  --list             list the named problems and exit\n"
-        "  --json             print JSON\n"
-        "  --verbose          a line for each trial, and the library's messages\n"
-        "  --help             print this text\n\n" COMMAND_EXIT_HELP);
+    puts("Usage: vkattn check [OPTION]...\n"
+         "Run every kernel, by both ways of reaching tensors, on the named problems and on random ones, and compare\n"
+         "each element of each output with the reference in double. What may not be read holds NaN; what may not be\n"
+         "written is watched; every run is repeated and must give the same bits.\n\n"
+         "  --device N|NAME    a number of `vkattn devices`, or a part of a name; default: the best\n"
+         "  --kernel NAME      only this forward kernel of `vkattn kernels`\n"
+         "  --access WAY       only address or only descriptor\n"
+         "  --tiles            each tile of each kernel, not only the one that the library chooses\n"
+         "  --tile N           only this row of the kernel's tile table\n"
+         "  --parts N          cut the keys into so many parts, where the kernel does; default: the number that the\n"
+         "                     library chooses, and 7\n"
+         "  --problem PATTERN,...\n"
+         "                     only problems with such a name, as in 'causal/*'; random:SEED is the one of a seed\n"
+         "  --type NAME        Q, K and V of each problem in this type, whatever it says\n"
+         "  --mid-word         announce that K and V may start in mid-word (vkattn_options.mid_word_starts)\n"
+         "  --random N         N random problems, too, with seeds from --seed on\n"
+         "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
+         "  --limit NAME,...   pretend that the device has less: minimum, no-addresses, no-descriptors, no-subgroups,\n"
+         "                     no-float-controls, no-matrices, unknown-gpu\n"
+         "  --list             list the named problems and exit\n"
+         "  --json             print JSON\n"
+         "  --verbose          a line for each trial, and the library's messages\n"
+         "  --help             print this text\n\n" COMMAND_EXIT_HELP);
 }
 
 enum {
@@ -225,9 +223,19 @@ static bool parse(int argc, char **argv, struct check_options *options)
 
 /* ---- Problems -------------------------------------------------------------------------------------------------- */
 
+/* True when one of the patterns, between commas, fits. */
 static bool wanted(const struct check_options *options, const char *name)
 {
-    return !options->problem || fnmatch(options->problem, name, 0) == 0;
+    char pattern[128];
+    const char *rest = options->problem;
+    while (rest && *rest) {
+        const size_t length = strcspn(rest, ",");
+        snprintf(pattern, sizeof pattern, "%.*s", (int)(length < sizeof pattern ? length : sizeof pattern - 1), rest);
+        if (fnmatch(pattern, name, 0) == 0)
+            return true;
+        rest += length + (rest[length] == ',');
+    }
+    return !options->problem;
 }
 
 static uint32_t named_count(const struct check_options *options)

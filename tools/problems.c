@@ -40,10 +40,13 @@ static const struct check_problem rows[] = {
     {ROW("dim/8", NULL, HEADS(2, 2), LEN(17, 70), DIM(8), TYPES(F32, BF16, F16), .flags = LSE)},
     {ROW("dim/32", NULL, HEADS(2, 2), LEN(17, 70), DIM(32), TYPES(F32, F16, F16), .flags = LSE)},
     {ROW("dim/40", "CASES 12", LEN(32, 1024), DIM(40), TYPES(F16, F32, F16), .flags = LSE)},
+    {ROW("dim/40-rows", "CASES 12", LEN(64, 2048), DIM(40), TYPES(F16, F32, F16), .flags = LSE)},
     {ROW("dim/59", "odd rows of bf16", HEADS(2, 2), LEN(17, 70), DIM(59), TYPES(F32, BF16, BF16), .flags = LSE)},
     {ROW("dim/64", NULL, HEADS(2, 2), LEN(70, 131), DIM(64), .flags = LSE)},
     {ROW("dim/72", "CASES 12", LEN(32, 1024), DIM(72), TYPES(BF16, F32, F16), .flags = LSE)},
+    {ROW("dim/72-rows", "CASES 12", LEN(64, 2048), DIM(72), TYPES(BF16, F32, F16), .flags = LSE)},
     {ROW("dim/80", "CASES 12", LEN(16, 2048), DIM(80), TYPES(F16, BF16, F32), .flags = LSE)},
+    {ROW("dim/80-rows", "CASES 12", LEN(64, 1024), DIM(80), TYPES(F16, BF16, F32), .flags = LSE)},
     {ROW("dim/96", NULL, HEADS(2, 2), LEN(17, 70), DIM(96), TYPES(BF16, F16, F32), .flags = LSE)},
     {ROW("dim/111", "odd rows of f16", HEADS(2, 2), LEN(17, 70), DIM(111), TYPES(F16, F16, BF16), .flags = LSE)},
     {ROW("dim/128", "CASES 8", HEADS(32, 8), LEN(1, 77), DIM(128), TYPES(F32, F16, F32), .flags = LSE)},
@@ -95,7 +98,7 @@ static const struct check_problem rows[] = {
 
     /* ---- Layouts ---- */
     {ROW("layout/bthd", "CASES 42", B(2), HEADS(3, 3), LEN(3, 3), DIM(64), EVERY_BTHD, .flags = LSE)},
-    {ROW("layout/bthd-f16", "CASES 44", HEADS(2, 1), LEN(16, 1025), DIM(64), ALL(F16), EVERY_BTHD, .flags = LSE)},
+    {ROW("layout/bthd-f16", "CASES 44", HEADS(2, 1), LEN(64, 1025), DIM(64), ALL(F16), EVERY_BTHD, .flags = LSE)},
     {ROW("layout/packed", "the three parts of [B,T,3,H,d] in place",
      B(2), HEADS(3, 3), LEN(21, 21), DIM(64), .flags = LSE),
      .sharing = SHARE_PACKED},
@@ -283,7 +286,7 @@ static const struct check_problem rows[] = {
     {ROW("mask/last-row", "CASES 26",
      LEN(6, 6), DIM(64), BYTES(ATTENDS), .flags = LSE | WEIGHTS), .mask = MASK_LAST_ROW},
     {ROW("mask/rows", "CASES 7: half of the rows see nothing", LEN(64, 130), DIM(64), BYTES(ATTENDS), .flags = LSE),
-     .mask = MASK_ROWS, .repeats = 20},
+     .mask = MASK_ROWS, .repeats = 100},
     {ROW("mask/nothing", "no pair is visible",
      HEADS(2, 2), LEN(9, 130), DIM(64), BITS(ATTENDS), .flags = LSE | WEIGHTS),
      .mask = MASK_NOTHING},
@@ -418,7 +421,7 @@ static const struct check_problem rows[] = {
       .flags = LSE | WEIGHTS | VKATTN_CAUSAL | VKATTN_LEFT | VKATTN_PREFIX | VKATTN_KV_LENGTHS | VKATTN_Q_LENGTHS |
                VKATTN_SEGMENTS | VKATTN_BIAS | VKATTN_ALIBI | VKATTN_SINKS),
      .bias = BIAS_HOLES, .kv_lengths = LENGTHS_RANDOM, .q_lengths = LENGTHS_RANDOM, .prefix = LENGTHS_RANDOM,
-     .sinks = SINKS_MIXED, .poison = POISON_INFINITE},
+     .sinks = SINKS_MIXED, .poison = POISON_INFINITE, .max_work = 70},
 
     /* ---- Decoding: few queries, many keys ---- */
     {ROW("decode/one", "one query, heads in a group", HEADS(8, 2), LEN(1, 515), DIM(64), ALL(F16), .flags = LSE)},
@@ -466,11 +469,16 @@ static const struct check_problem rows[] = {
      HEADS(2, 1), LEN(33, 130), DIM(64), TOP_LEFT, .flags = LSE | VKATTN_CAUSAL), .max_work = 1},
     {ROW("work/some", "a few tiles a dispatch", B(3), HEADS(2, 2), LEN(33, 70), DIM(64), .flags = LSE | WEIGHTS),
      .max_work = 3000},
+    {ROW("work/some-f16", "K and V on whole words, where nothing is unpacked",
+     B(3), HEADS(2, 1), LEN(33, 70), DIM(64), ALL(F16), .flags = LSE),
+     .max_work = 3000},
     {ROW("work/f16", "dispatches that share words of O",
      HEADS(3, 3), LEN(7, 70), DIM(3), ALL(F16), EVERY_BTHD, .flags = LSE),
      .max_work = 1},
     {ROW("repeat/causal", "CASES 11, 48: the same bits, again and again",
-     HEADS(4, 2), LEN(70, 130), DIM(64), BOTTOM_RIGHT, .flags = LSE | VKATTN_CAUSAL), .repeats = 50},
+     HEADS(4, 2), LEN(70, 130), DIM(64), BOTTOM_RIGHT, .flags = LSE | VKATTN_CAUSAL), .repeats = 100},
+    {ROW("repeat/f16", NULL, HEADS(4, 2), LEN(70, 130), DIM(64), ALL(F16), BYTES(ATTENDS), .flags = LSE),
+     .mask = MASK_ROWS, .repeats = 20},
 };
 /* clang-format on */
 

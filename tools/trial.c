@@ -21,7 +21,7 @@ struct session {
     vkattn_plan *whole, *cut; /* cut: the same problem in small dispatches, or NULL */
     vkattn_mapped workspace;
     vkattn_buffers buffers;
-    unsigned char *first[BLOB_COUNT]; /* outputs of the first run, as mapped */
+    unsigned char *first[BLOB_COUNT]; /* outputs of the run that others repeat, as mapped */
     struct trial_result *result;
 };
 
@@ -30,7 +30,7 @@ struct run {
     const char *name;
     vkattn_plan *plan;
     bool aligned;         /* tensors begin at a multiple of MARGIN bytes, not of their element only */
-    bool repeats;         /* its bits must be the first run's */
+    const char *of;       /* the run that it repeats, bit for bit; NULL: none */
     unsigned char poison; /* of outputs, workspace and margins */
 };
 
@@ -177,8 +177,8 @@ static bool bits_equal(struct session *session, const struct run *run, unsigned 
     const unsigned char *now = (const unsigned char *)session->trial->mapped[id].data + offset;
     for (size_t n = 0; n < data->stores[id].size; n++)
         if (data->stores[id].live[n] && now[n] != session->first[id][n + offset])
-            return fail(session, "%s run: byte %zu of %s differs from the first run's%s", run->name, n,
-                        output_names[output], session->cut ? "; this one is cut into small dispatches" : "");
+            return fail(session, "%s run: byte %zu of %s differs from the %s run's%s", run->name, n,
+                        output_names[output], run->of, session->cut ? "; this one is cut into small dispatches" : "");
     return true;
 }
 
@@ -211,7 +211,7 @@ static bool judge(struct session *session, const struct run *run)
         if (data->stores[trial_outputs[n]].size == 0)
             continue;
         if (!within_bounds(session, run, n) || !margins_unchanged(session, run, n) ||
-            (run->repeats && !bits_equal(session, run, n)))
+            (run->of && !bits_equal(session, run, n)))
             return false;
     }
     for (enum blob_id id = 0; id < BLOB_COUNT; id++)
@@ -249,7 +249,8 @@ static bool keep_outputs(struct session *session)
         const vkattn_mapped *mapped = &session->trial->mapped[id];
         if (session->trial->data->stores[id].size == 0)
             continue;
-        session->first[id] = malloc(mapped->size);
+        if (!session->first[id])
+            session->first[id] = malloc(mapped->size);
         if (!session->first[id])
             return fail(session, "no host memory for a second copy of the outputs");
         memcpy(session->first[id], mapped->data, mapped->size);
@@ -257,24 +258,32 @@ static bool keep_outputs(struct session *session)
     return true;
 }
 
-/* Poison differs between runs, so that an element that was not written differs, too. */
+static bool run_times(struct session *session, const struct run *run, uint32_t times)
+{
+    for (uint32_t n = 0; n < times; n++)
+        if (!run_once(session, run))
+            return false;
+    return true;
+}
+
+/* Poison differs between runs, so that an element that was not written differs, too. 16-bit K and V that are aligned to
+ * their element only may get another kernel than aligned ones (vkattn_plan_kernel), so each of them is repeated. */
 static bool run_all(struct session *session)
 {
-    const uint32_t wanted = session->trial->data->of->repeats, repeats = wanted ? wanted : 1;
+    const struct check_problem *of = session->trial->data->of;
+    vkattn_plan *const cut = session->cut ? session->cut : session->whole;
     const struct run first = {.name = "first", .plan = session->whole, .poison = 0xff};
-    const struct run again = {
-        .name = "second", .plan = session->cut ? session->cut : session->whole, .repeats = true, .poison = 0x5a};
+    const struct run again = {.name = "second", .plan = cut, .of = "first", .poison = 0x5a};
     const struct run aligned = {.name = "aligned", .plan = session->whole, .aligned = true, .poison = 0xc3};
-    if (!run_once(session, &first))
+    const struct run aligned_again = {
+        .name = "second aligned", .plan = cut, .aligned = true, .of = "aligned", .poison = 0x96};
+    const uint32_t repeats = of->repeats ? of->repeats : 1;
+    if (of->once)
+        return run_once(session, &first);
+    if (!run_once(session, &first) || !keep_outputs(session) || !run_times(session, &again, repeats) ||
+        !run_once(session, &aligned))
         return false;
-    if (session->trial->data->of->once)
-        return true;
-    if (!keep_outputs(session))
-        return false;
-    for (uint32_t n = 0; n < repeats; n++)
-        if (!run_once(session, &again))
-            return false;
-    return run_once(session, &aligned);
+    return of->problem.kv_type == VKATTN_F32 || (keep_outputs(session) && run_times(session, &aligned_again, repeats));
 }
 
 static bool make_plan(struct session *session, const vkattn_options *options, vkattn_plan **plan)

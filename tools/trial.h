@@ -29,8 +29,8 @@ void trial_close(struct trial *trial);
 
 /*
  * Plan, and run several times with everything poisoned anew: tensors that are aligned to their element only, the same
- * again (equal bits; perhaps cut into small dispatches), and tensors that are aligned well. Each run must meet the
- * reference's bounds, write every element of its outputs, and change no other byte.
+ * again (equal bits; perhaps cut into small dispatches), tensors that are aligned well, and with 16-bit K and V those
+ * again. Each run must meet the reference's bounds, write every element of its outputs, and change no other byte.
  */
 void trial_run(struct trial *trial, const vkattn_options *options, struct trial_result *result);
 

@@ -179,9 +179,15 @@ vkattn_tensors gpu_case_tensors(const struct gpu_case *c)
                             .o = c->data[TENSOR_O],
                             .lse = c->data[TENSOR_LSE],
                             .weights = c->data[TENSOR_WEIGHTS],
+                            .mask = c->mask,
+                            .bias = c->bias,
+                            .alibi = c->alibi,
+                            .sinks = c->sinks,
                             .kv_lengths = c->kv_lengths,
                             .q_lengths = c->q_lengths,
-                            .prefix = c->prefix};
+                            .prefix = c->prefix,
+                            .q_segments = c->q_segments,
+                            .kv_segments = c->kv_segments};
 }
 
 void gpu_case_poison(struct gpu_case *c)

@@ -47,8 +47,11 @@ struct gpu_case {
     vkattn_problem problem;
     void *data[GPU_TENSORS]; /* NULL: not used */
     size_t size[GPU_TENSORS];
-    const int32_t *kv_lengths, *q_lengths, *prefix; /* borrowed */
-    vkattn_dtype p_type;                            /* to which the kernel rounds P: 0, VKATTN_F32, for none */
+    /* Borrowed. */
+    const void *mask, *bias;
+    const float *alibi, *sinks;
+    const int32_t *kv_lengths, *q_lengths, *prefix, *q_segments, *kv_segments;
+    vkattn_dtype p_type; /* to which the kernel rounds P: 0, VKATTN_F32, for none */
 };
 
 extern const unsigned char gpu_poison;

@@ -57,6 +57,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL spy_vkCreateComputePipelines(VkDevice devi
                                                                    VkPipeline *out)
 {
     spy.pipelines++;
+    spy.cache = cache;
     if (fails())
         return spy.result;
     const VkResult result = vkCreateComputePipelines(device, cache, count, infos, allocator, out);

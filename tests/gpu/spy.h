@@ -14,6 +14,7 @@ struct spy {
     atomic_int commands;   /* vkCmd calls */
     atomic_int dispatches; /* of those, vkCmdDispatch */
     atomic_int pipelines;  /* vkCreateComputePipelines */
+    VkPipelineCache cache; /* what the last of them was given */
     /* What to do. */
     int fail_at;        /* the fallible call, from 1, that fails; 0: none */
     VkResult result;    /* with what */

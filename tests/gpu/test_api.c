@@ -993,6 +993,58 @@ Test(api, an_instance_of_vulkan_1_1_is_enough)
     cr_expect(own_messages == 0, "%u validation messages", own_messages);
 }
 
+/* ---- Pipeline caches ------------------------------------------------------------------------------------------- */
+
+static VkPipelineCache create_cache(VkDevice device, const void *data, size_t size)
+{
+    const VkPipelineCacheCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO, .initialDataSize = size, .pInitialData = data};
+    VkPipelineCache cache;
+    GPU_VK(vkCreatePipelineCache(device, &info, NULL, &cache));
+    return cache;
+}
+
+/* Plan with a cache, on a device of the library's of its own: every pipeline must be given the cache. */
+static void plan_with_cache(const vkattn_context *context, VkPipelineCache cache, bool attend)
+{
+    vkattn_device_info info = gpu_info(context);
+    info.get_instance_proc_addr = spy_get_instance_proc_addr;
+    info.pipeline_cache = cache;
+    spy_reset();
+    vkattn_device *device = create_device(&info);
+    vkattn_plan *plan = create_plan(device, &small, &quick);
+    cr_expect(spy.pipelines == 1 && spy.cache == cache, "%d pipelines", (int)spy.pipelines);
+    if (attend)
+        expect_attended(device, &small, &quick, NULL, "with a pipeline cache");
+    vkattn_plan_destroy(plan);
+    vkattn_device_destroy(device);
+}
+
+/* What a driver keeps in a cache is its own affair; RADV keeps the code. A null device computes nothing. */
+Test(api, the_callers_pipeline_cache_is_used)
+{
+    vkattn_context *context = gpu_open(0);
+    const bool is_null = strstr(context->listed.name, "Null hardware") != NULL;
+    VkPipelineCache first = create_cache(context->device, NULL, 0);
+    size_t empty, full;
+    GPU_VK(vkGetPipelineCacheData(context->device, first, &empty, NULL));
+    plan_with_cache(context, first, !is_null);
+    GPU_VK(vkGetPipelineCacheData(context->device, first, &full, NULL));
+    cr_expect(full >= empty && (full > empty || !is_null), "%zu bytes, and %zu when it was empty", full, empty);
+    void *data = malloc(full);
+    cr_assert(data);
+    GPU_VK(vkGetPipelineCacheData(context->device, first, &full, data));
+    vkDestroyPipelineCache(context->device, first, NULL);
+    VkPipelineCache second = create_cache(context->device, data, full);
+    free(data);
+    plan_with_cache(context, second, !is_null);
+    size_t again;
+    GPU_VK(vkGetPipelineCacheData(context->device, second, &again, NULL));
+    cr_expect(again == full || !is_null, "the second time the cache grew from %zu bytes to %zu", full, again);
+    vkDestroyPipelineCache(context->device, second, NULL);
+    gpu_close(context);
+}
+
 /* ---- Failures of the driver ------------------------------------------------------------------------------------ */
 
 /* Device and plan; the first status that is not VKATTN_OK. */

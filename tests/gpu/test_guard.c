@@ -1,5 +1,6 @@
-/* K and V in pages without access behind the last key, and wherever nobody looks: a kernel that reads a page that it
- * may not dies. Each run is repeated, since llvmpipe's empty last iterations crash now and then only (KERNELS.md). */
+/* K and V in pages without access behind the last key, and wherever nobody looks; every other input before such a page.
+ * A kernel that reads a page that it may not dies. Each run is repeated, since llvmpipe's empty last iterations crash
+ * now and then only (KERNELS.md). */
 #include "pages.h"
 
 #include "problem.h"
@@ -254,6 +255,156 @@ Test(guard, unseen_pages_of_f16)
 Test(guard, unseen_pages_of_odd_rows)
 {
     run_limits(VKATTN_F16, 33);
+}
+
+/* ---- Every input before a page without access ------------------------------------------------------------------ */
+
+enum { MANY_KEYS = 41, MOST_ROWS = 75, NARROW = 8, INPUT_SIZE = 64 << 10 };
+
+static const int32_t many_keys = MANY_KEYS, few_keys = 30, prefix_5 = 5;
+
+/* Inputs beside Q, K and V, large enough for any of the cases. */
+struct extras {
+    unsigned char mask[2 * MOST_ROWS * MANY_KEYS];
+    uint16_t bias[2 * MOST_ROWS * MANY_KEYS];
+    float alibi[2], sinks[2];
+    int32_t q_segments[MOST_ROWS], kv_segments[MANY_KEYS];
+};
+
+static void fill_extras(struct extras *extras, struct gpu_case *c)
+{
+    for (size_t i = 0; i < COUNT(extras->mask); i++) {
+        extras->mask[i] = (unsigned char)(i % 7 != 0 ? 0xed : 0);
+        vkattn_encode(VKATTN_F16, (float)(i % 11) / 4, &extras->bias[i]);
+    }
+    for (int i = 0; i < MOST_ROWS; i++)
+        extras->q_segments[i] = i / 40;
+    for (int i = 0; i < MANY_KEYS; i++)
+        extras->kv_segments[i] = i / 20;
+    extras->alibi[0] = extras->sinks[1] = 0.5f;
+    extras->alibi[1] = extras->sinks[0] = 0.125f;
+    c->mask = extras->mask;
+    c->bias = extras->bias;
+    c->alibi = extras->alibi;
+    c->sinks = extras->sinks;
+    c->q_segments = extras->q_segments;
+    c->kv_segments = extras->kv_segments;
+    c->kv_lengths = &many_keys;
+    c->q_lengths = &few_keys;
+    c->prefix = &prefix_5;
+}
+
+static size_t size_of(const vkattn_problem *problem, enum tensor_id id)
+{
+    struct problem p;
+    uint64_t bits;
+    gpu_ok(vkattn_problem_canonical(problem, sizeof *problem, &p));
+    const vkattn_lengths whole = {p.len_q, p.len_kv};
+    cr_assert(vkattn_tensor_extent(&p, id, &whole, &bits));
+    return (size_t)(bits + 7) / 8;
+}
+
+/* A tensor's pages, with one that never becomes accessible behind them. */
+struct input {
+    char *space;
+    struct pages pages;
+};
+
+static struct input make_input(struct pages_device *d)
+{
+    struct input input = {.space = pages_reserve(INPUT_SIZE + d->page)};
+    cr_assert(mprotect(input.space, INPUT_SIZE, PROT_READ | PROT_WRITE) == 0);
+    input.pages = pages_import(d, input.space, INPUT_SIZE);
+    return input;
+}
+
+static void free_input(const struct pages_device *d, struct input *input)
+{
+    pages_free(d, &input->pages);
+    munmap(input->space, INPUT_SIZE + d->page);
+}
+
+static vkattn_buffers put_inputs(struct setting *s, const struct input inputs[TENSOR_PUBLIC_COUNT],
+                                 const struct gpu_case *c, const vkattn_plan *plan)
+{
+    const vkattn_tensors t = gpu_case_tensors(c);
+    vkattn_buffers b = {0};
+    const struct {
+        enum tensor_id id;
+        const void *data;
+        vkattn_buffer *buffer;
+    } all[] = {{TENSOR_Q, t.q, &b.q},
+               {TENSOR_K, t.k, &b.k},
+               {TENSOR_V, t.v, &b.v},
+               {TENSOR_MASK, t.mask, &b.mask},
+               {TENSOR_BIAS, t.bias, &b.bias},
+               {TENSOR_ALIBI, t.alibi, &b.alibi},
+               {TENSOR_SINKS, t.sinks, &b.sinks},
+               {TENSOR_KV_LENGTHS, t.kv_lengths, &b.kv_lengths},
+               {TENSOR_Q_LENGTHS, t.q_lengths, &b.q_lengths},
+               {TENSOR_PREFIX, t.prefix, &b.prefix},
+               {TENSOR_Q_SEGMENTS, t.q_segments, &b.q_segments},
+               {TENSOR_KV_SEGMENTS, t.kv_segments, &b.kv_segments}};
+    for (size_t i = 0; i < COUNT(all); i++)
+        *all[i].buffer = put_last(&inputs[all[i].id].pages, all[i].data, size_of(&c->problem, all[i].id));
+    s->plain_used = 0;
+    b.o = put_plain(s, c->data[TENSOR_O], c->size[TENSOR_O]);
+    b.workspace = put_plain(s, NULL, (size_t)vkattn_plan_workspace(plan).size);
+    return b;
+}
+
+static void run_inputs(struct setting *s, const struct input inputs[TENSOR_PUBLIC_COUNT], const vkattn_problem *p,
+                       const char *kernel, int times)
+{
+    struct extras extras;
+    const vkattn_options options = {.kernel = kernel, .access = VKATTN_ACCESS_ADDRESS};
+    vkattn_plan *plan = gpu_plan_if_can(s->device.vkattn, p, &options);
+    if (plan == NULL)
+        return;
+    struct gpu_case c = gpu_case_make(p);
+    fill_extras(&extras, &c);
+    snprintf(current, sizeof current, "%s, %u rows, mask kind %d: an input", kernel, p->len_q, (int)p->mask_kind);
+    const vkattn_buffers b = put_inputs(s, inputs, &c, plan);
+    pages_run(&s->device, plan, &b, NULL, times);
+    memcpy(c.data[TENSOR_O], s->plain.data + b.o.offset, c.size[TENSOR_O]);
+    gpu_case_expect(&c, NULL, current);
+    gpu_case_free(&c);
+    vkattn_plan_destroy(plan);
+}
+
+/* CASES 3, and its kind: nothing is read past the last row of a mask, a bias, Q, or any other input. */
+Test(guard, no_input_is_read_past_its_end)
+{
+    static const uint32_t row_counts[] = {3, MOST_ROWS};
+    signal(SIGSEGV, on_segv);
+    vkattn_context *context = gpu_open(0);
+    struct setting s = make_setting(context, NARROW * sizeof(uint16_t));
+    struct input inputs[TENSOR_PUBLIC_COUNT];
+    const int times = gpu_is_slow(context) ? 2 : 20;
+    for (int id = 0; id < TENSOR_PUBLIC_COUNT; id++)
+        inputs[id] = make_input(&s.device);
+    for (uint32_t k = 0; vkattn_kernel_name(k); k++)
+        for (vkattn_mask_kind kind = VKATTN_MASK_BYTES; kind <= VKATTN_MASK_BITS; kind++)
+            for (size_t i = 0; i < COUNT(row_counts); i++) {
+                const vkattn_problem p = {.heads = 2,
+                                          .len_q = row_counts[i],
+                                          .len_kv = MANY_KEYS,
+                                          .dim_qk = NARROW,
+                                          .q_type = VKATTN_F16,
+                                          .kv_type = VKATTN_F16,
+                                          .bias_type = VKATTN_F16,
+                                          .mask_kind = kind,
+                                          .mask_true = VKATTN_TRUE_ATTENDS,
+                                          .align = VKATTN_TOP_LEFT,
+                                          .flags = VKATTN_CAUSAL | VKATTN_PREFIX | VKATTN_KV_LENGTHS |
+                                                   VKATTN_Q_LENGTHS | VKATTN_SEGMENTS | VKATTN_BIAS | VKATTN_ALIBI |
+                                                   VKATTN_SINKS};
+                run_inputs(&s, inputs, &p, vkattn_kernel_name(k), times);
+            }
+    for (int id = 0; id < TENSOR_PUBLIC_COUNT; id++)
+        free_input(&s.device, &inputs[id]);
+    free_setting(&s);
+    gpu_close(context);
 }
 
 /* The proof that the above can fail: a call that lies about its last key. */
