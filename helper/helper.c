@@ -222,10 +222,10 @@ static vkattn_status no_such_device(const vkattn_listed listed[], uint32_t count
     char text[400] = "";
     size_t used = 0;
     for (uint32_t i = 0; i < count && used < sizeof text - 80; i++) {
-        const int length = snprintf(text + used, sizeof text - used, "%s%u: %.60s", i ? ", " : "", i, listed[i].name);
+        const int length = snprintf(text + used, sizeof text - used, "%s%u (%.60s)", i ? ", " : "", i, listed[i].name);
         used += length > 0 ? (size_t)length : 0;
     }
-    return fail(VKATTN_INVALID, "device is \"%s\"; there are %s", wanted, text);
+    return fail(VKATTN_INVALID, "device is \"%s\": no device has this number or name; present: %s", wanted, text);
 }
 
 static vkattn_status choose(const char *wanted, vkattn_context *context)
