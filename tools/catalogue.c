@@ -19,9 +19,9 @@ static const struct {
     const char *prefix;
     unsigned class;
 } prefixes[] = {
-    {"v_fma", 1},   {"v_fmac", 1}, {"v_pk_fma", 1}, {"v_dual_fmac", 1}, {"v_mad", 1},     {"v_wmma", 8},
-    {"v_swmma", 8}, {"v_", 0},     {"s_load", 3},   {"s_buffer", 3},    {"s_barrier", 6}, {"s_", 2},
-    {"ds_", 4},     {"global", 5}, {"buffer", 5},   {"flat", 5},        {"scratch", 7},   {"image", 5},
+    {"v_fma", 1},   {"v_fmac", 1}, {"v_pk_fma", 1}, {"v_dual_fma", 1}, {"v_ma", 1},      {"v_wmma", 8},
+    {"v_swmma", 8}, {"v_", 0},     {"s_load", 3},   {"s_buffer", 3},   {"s_barrier", 6}, {"s_", 2},
+    {"ds_", 4},     {"global", 5}, {"buffer", 5},   {"flat", 5},       {"scratch", 7},   {"image", 5},
 };
 enum { OTHER_VECTOR, MULTIPLY_ADD, SCALAR, SCALAR_LOAD, SHARED, VECTOR_MEMORY, BARRIER, SCRATCH, MATRIX, CLASSES };
 static const char *const class_names[CLASSES] = {"other vector", "multiply-add", "scalar",  "scalar load", "shared",

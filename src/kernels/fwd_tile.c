@@ -57,11 +57,10 @@ static const struct tile tiles[] = {
      .pv_keys = 1,
      .split = 1},
 
-    /* 112 registers, 9. d = 64 in one part takes 144 to 160 (7 or 6, 80%) where nothing is folded, and 208 to 256 (4)
-     * where something is. More than 2 keys in a pass over q, or d outermost in PV, spills SGPRs: the loads of all keys
-     * are live at once */
+    /* d = 32: 112 registers, 9, 69%; d = 64: 160, 6, 81%. More than 2 keys in a pass over q, or d outermost in PV,
+     * spills SGPRs: the loads of all keys are live at once */
     {.classes = AMD,
-     .max_dim = 32,
+     .max_dim = 64,
      .workgroup = 64,
      .rows = 1,
      .keys = 8,
@@ -69,7 +68,7 @@ static const struct tile tiles[] = {
      .pv_keys = 1,
      .split = 1,
      .subgroup = 32},
-    /* d = 64: 96, 10, 68%; d = 128: 160, 6, 79%; in one part 256 registers and spills */
+    /* 160, 6, 80%; in one part 256 registers and spills */
     {.classes = AMD,
      .max_dim = 128,
      .workgroup = 128,
@@ -109,6 +108,54 @@ static const struct tile tiles[] = {
      .pv_keys = 1,
      .split = 8,
      .subgroup = 32},
+
+    /* GCN (vega10), whose subgroups are 64: d = 64: 112 registers, 2 of at most 10, 72%; d = 128: 112, 2, 71%; d = 256:
+     * 128, 2, 68%. In one part 256 registers and spills. In f16, decoding takes the share down to 42% */
+    {.classes = AMD,
+     .max_dim = 32,
+     .workgroup = 64,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 2,
+     .pv_keys = 1,
+     .split = 1,
+     .subgroup = 64},
+    {.classes = AMD,
+     .max_dim = 64,
+     .workgroup = 128,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 2,
+     .pv_keys = 1,
+     .split = 2,
+     .subgroup = 64},
+    {.classes = AMD,
+     .max_dim = 128,
+     .workgroup = 256,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 2,
+     .pv_keys = 1,
+     .split = 4,
+     .subgroup = 64},
+    {.classes = AMD,
+     .max_dim = 256,
+     .workgroup = 512,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 2,
+     .pv_keys = 1,
+     .split = 8,
+     .subgroup = 64},
+    {.classes = AMD,
+     .max_dim = 576,
+     .workgroup = 1024,
+     .rows = 1,
+     .keys = 8,
+     .qk_keys = 2,
+     .pv_keys = 1,
+     .split = 16,
+     .subgroup = 64},
 
     /* Reasoning: subgroups of 32 hold 160 to 255 registers an invocation; q, acc and s of one row of 64 take 136. Wider
      * heads are split over subgroups, which all such devices can be asked for. */

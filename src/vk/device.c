@@ -416,8 +416,10 @@ static void fill_caps(vkattn_device *device)
     device->vk.vkGetPhysicalDeviceProperties2(device->info.physical_device, &properties);
 
     const VkPhysicalDeviceLimits *limits = &properties.properties.limits;
+    /* A device that has one size needs no asking: full subgroups are of that size. */
     const bool control =
-        enabled->subgroup_size_control && (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
+        enabled->subgroup_size_control && ((sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) ||
+                                           sizes.minSubgroupSize == sizes.maxSubgroupSize);
     const uint32_t buffers = VKA_TENSORS + 1;
     device->caps = (struct caps){
         .device_class = class_of(&properties.properties),

@@ -98,13 +98,14 @@ static vkattn_status build(vkattn_device *device, const struct step *step, bool 
     const VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT size = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO_EXT,
         .requiredSubgroupSize = step->constants[VKA_ID_SUBGROUP]};
-    const bool ask_size = step->constants[VKA_ID_SUBGROUP] != 0 && step->constants[VKA_ID_SUBGROUP] != VKA_FROM_PARAMS;
+    const struct caps *caps = &device->caps;
+    const bool full = step->constants[VKA_ID_SUBGROUP] != 0 && step->constants[VKA_ID_SUBGROUP] != VKA_FROM_PARAMS;
     const VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .flags = device->info.pipeline_flags,
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
-                  .pNext = ask_size ? &size : NULL,
-                  .flags = ask_size ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT_EXT : 0,
+                  .pNext = full && caps->subgroup_size_min != caps->subgroup_size_max ? &size : NULL,
+                  .flags = full ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT_EXT : 0,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                   .module = module,
                   .pName = "main",
