@@ -361,7 +361,10 @@ static void run_inputs(struct setting *s, const struct input inputs[TENSOR_PUBLI
     vkattn_plan *plan = gpu_plan_if_can(s->device.vkattn, p, &options);
     if (plan == NULL)
         return;
+    vkattn_report report;
+    gpu_ok(vkattn_explain(s->device.vkattn, p, &options, &report));
     struct gpu_case c = gpu_case_make(p);
+    c.p_type = report.candidates[report.chosen].p_type;
     fill_extras(&extras, &c);
     snprintf(current, sizeof current, "%s, %u rows, mask kind %d: an input", kernel, p->len_q, (int)p->mask_kind);
     const vkattn_buffers b = put_inputs(s, inputs, &c, plan);

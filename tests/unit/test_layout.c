@@ -19,7 +19,7 @@ struct member {
 
 static const struct layout {
     const char *name;
-    struct member members[18];
+    struct member members[19];
     size_t count;
 } layouts[] = {
 #define M(type, name)               \
@@ -34,8 +34,8 @@ static const struct layout {
      {M(vka_params, tensors), M(vka_params, batch), M(vka_params, heads), M(vka_params, group), M(vka_params, len_q),
       M(vka_params, len_kv), M(vka_params, dim_qk), M(vka_params, dim_v), M(vka_params, q_type), M(vka_params, kv_type),
       M(vka_params, o_type), M(vka_params, bias_type), M(vka_params, mask_kind), M(vka_params, features),
-      M(vka_params, left), M(vka_params, right), M(vka_params, scale), M(vka_params, softcap)},
-     18},
+      M(vka_params, left), M(vka_params, right), M(vka_params, scale), M(vka_params, softcap), M(vka_params, parts)},
+     19},
     {"vka_push",
      {M(vka_push, params), M(vka_push, first), M(vka_push, count), M(vka_push, row_blocks), M(vka_push, unused)},
      5},
