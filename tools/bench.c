@@ -1,4 +1,5 @@
 /* vkattn bench: prefill and decode lines, interleaved with the probes; medians and ratios within one run. */
+#include "calibrate.h"
 #include "cases.h"
 #include "command.h"
 #include "hostcost.h"
@@ -14,13 +15,13 @@
 #include <string.h>
 #include <vkattn/reference.h>
 
-enum { MOST_ROUNDS = 101, DEFAULT_ROUNDS = 9 };
+enum { MOST_ROUNDS = 101, DEFAULT_ROUNDS = 9, CALIBRATE_ROUNDS = 3 };
 
 struct bench_options {
     const char *device, *kernel, *prefix;
     vkattn_access access;
     unsigned rounds;
-    bool roofline, json, verbose;
+    bool roofline, calibrate, json, verbose;
 };
 
 /* One case that runs, and its samples by round. */
@@ -49,34 +50,7 @@ struct bench {
     unsigned line_count;
 };
 
-/* ---- Data ------------------------------------------------------------------------------------------------------ */
-
-/* Uniform in -1 .. 1; a generator of its own, so that every machine measures the same numbers. */
-static float next_value(uint64_t *state)
-{
-    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (float)((double)(*state >> 40) * 0x1p-23 - 1.0);
-}
-
-static bool make_blob(struct blob *blob, vkattn_dtype type, uint64_t elements, uint64_t *state)
-{
-    const size_t size = vkattn_dtype_size(type);
-    blob->size = (size_t)elements * size;
-    blob->data = malloc(blob->size);
-    for (uint64_t i = 0; blob->data && i < elements; i++)
-        vkattn_encode(type, next_value(state), (char *)blob->data + i * size);
-    return blob->data != NULL;
-}
-
-static bool make_blobs(const vkattn_problem *p, struct blob blobs[BLOB_COUNT])
-{
-    const uint64_t kv_heads = p->kv_heads ? p->kv_heads : p->heads;
-    uint64_t state = 1;
-    return make_blob(&blobs[BLOB_Q], p->q_type, (uint64_t)p->heads * p->len_q * p->dim_qk, &state) &&
-           make_blob(&blobs[BLOB_K], p->kv_type, kv_heads * p->len_kv * p->dim_qk, &state) &&
-           make_blob(&blobs[BLOB_V], p->kv_type, kv_heads * p->len_kv * p->dim_qk, &state) &&
-           make_blob(&blobs[BLOB_O], p->o_type, (uint64_t)p->heads * p->len_q * p->dim_qk, &state);
-}
+/* ---- Measuring ------------------------------------------------------------------------------------------------- */
 
 static vkattn_status open_line(struct bench *bench, const struct bench_case *bench_case)
 {
@@ -85,21 +59,18 @@ static vkattn_status open_line(struct bench *bench, const struct bench_case *ben
     const vkattn_options options = {.kernel = bench->options->kernel, .access = bench->options->access};
     vkattn_status status = vkattn_explain(bench->context->vkattn, &bench_case->problem, &options, &line->report);
     command_progress("preparing %s ...", bench_case->name);
-    if (status == VKATTN_OK && !make_blobs(&bench_case->problem, blobs))
+    if (status == VKATTN_OK && !cases_make_blobs(&bench_case->problem, blobs))
         status = vkattn_error_set(VKATTN_NO_MEMORY, "out of host memory for the tensors");
     const double start = timing_cpu_seconds();
     if (status == VKATTN_OK)
         status = session_open(bench->context, &bench_case->problem, &options, blobs, &line->session);
     line->first = timing_cpu_seconds() - start;
     line->bench_case = bench_case;
-    for (unsigned i = 0; i < BLOB_COUNT; i++)
-        free(blobs[i].data);
+    cases_free_blobs(blobs);
     if (status == VKATTN_OK)
         bench->line_count++;
     return status;
 }
-
-/* ---- Measuring ------------------------------------------------------------------------------------------------- */
 
 static vkattn_status one_round(struct bench *bench, unsigned round)
 {
@@ -364,10 +335,11 @@ static const char usage[] =
     "  --kernel NAME    use this forward kernel (fwd_...) of `vkattn kernels`\n"
     "  --access WAY     how tensors are reached: address or descriptor; default: the faster\n"
     "  --case TEXT      only cases whose name holds TEXT\n"
-    "  --rounds N       1 to 101; default 9\n"
+    "  --rounds N       1 to 101; default 9, or 3 to calibrate\n"
     "  --roofline       measure what the device can do (multiply-adds in f32 and f16, copies), and print each result "
     "as a\n"
     "                   part of the rate that bounds it\n"
+    "  --calibrate      instead: run each case on every kernel that can, and print predicted beside measured time\n"
     "  --json           print JSON\n"
     "  --verbose        print the library's messages\n"
     "  --help           print this text\n\n" COMMAND_EXIT_HELP;
@@ -379,6 +351,7 @@ enum {
     OPTION_CASE,
     OPTION_ROUNDS,
     OPTION_ROOFLINE,
+    OPTION_CALIBRATE,
     OPTION_JSON,
     OPTION_VERBOSE
 };
@@ -398,6 +371,9 @@ static bool take_option(int option, const char *value, struct bench_options *opt
         return true;
     case OPTION_ROOFLINE:
         options->roofline = true;
+        return true;
+    case OPTION_CALIBRATE:
+        options->calibrate = true;
         return true;
     case OPTION_JSON:
         options->json = true;
@@ -431,12 +407,13 @@ static bool parse(int argc, char **argv, struct bench_options *options, int *exi
                                           {"case", required_argument, NULL, OPTION_CASE},
                                           {"rounds", required_argument, NULL, OPTION_ROUNDS},
                                           {"roofline", no_argument, NULL, OPTION_ROOFLINE},
+                                          {"calibrate", no_argument, NULL, OPTION_CALIBRATE},
                                           {"json", no_argument, NULL, OPTION_JSON},
                                           {"verbose", no_argument, NULL, OPTION_VERBOSE},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
     int option;
-    *options = (struct bench_options){.rounds = DEFAULT_ROUNDS};
+    *options = (struct bench_options){0};
     optind = 1;
     *exit_status = COMMAND_USAGE;
     while ((option = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
@@ -450,7 +427,19 @@ static bool parse(int argc, char **argv, struct bench_options *options, int *exi
     }
     if (optind < argc)
         command_complain("unexpected argument '%s'", argv[optind]);
-    return optind == argc;
+    else if (options->calibrate && (options->roofline || options->kernel))
+        command_complain("option --calibrate goes without --%s", options->roofline ? "roofline" : "kernel");
+    else if (options->rounds == 0)
+        options->rounds = options->calibrate ? CALIBRATE_ROUNDS : DEFAULT_ROUNDS;
+    return optind == argc && options->rounds != 0;
+}
+
+static int calibrate(const struct bench *bench)
+{
+    const struct bench_options *o = bench->options;
+    const struct calibrate_options options = {
+        .access = o->access, .part = o->prefix, .rounds = o->rounds, .json = o->json};
+    return calibrate_run(bench->context, &options);
 }
 
 int command_bench(int argc, char **argv)
@@ -469,7 +458,7 @@ int command_bench(int argc, char **argv)
         .device = options.device, .float16 = options.roofline, .message = options.verbose ? command_message : NULL};
     exit_status = command_open(&info, options.kernel, &bench->context);
     if (exit_status == COMMAND_OK) {
-        exit_status = run_bench(bench);
+        exit_status = options.calibrate ? calibrate(bench) : run_bench(bench);
         for (unsigned i = 0; i < bench->line_count; i++)
             session_close(bench->lines[i].session);
         for (unsigned kind = 0; kind < PROBE_KINDS; kind++)
