@@ -383,7 +383,9 @@ static vkattn_status open_steps(const vkattn_open_info *info, vkattn_context *co
                                        .limits = info->limits,
                                        .pipeline_flags = info->statistics ? capture : 0,
                                        .message = info->message,
-                                       .message_user = info->message_user};
+                                       .message_user = info->message_user,
+                                       .tuning = info->tuning,
+                                       .tuning_size = info->tuning_size};
     return vkattn_device_create(&device, &context->vkattn);
 }
 

@@ -19,6 +19,8 @@ enum device_class {
     CLASS_COUNT
 };
 
+struct tuning;
+
 struct caps {
     enum device_class device_class;
     uint32_t subgroup_size;     /* the default one; 0: must not be relied on */
@@ -31,11 +33,12 @@ struct caps {
     uint32_t max_invocations; /* of a work group, along x too */
     uint32_t shared_bytes;
     uint32_t max_groups_x, max_groups_y;
-    uint64_t max_range;        /* bytes of one storage buffer binding */
-    uint32_t offset_alignment; /* of a storage buffer binding, bytes */
-    uint32_t fill_groups;      /* work groups of one subgroup that keep the device busy */
-    bool shuffles;             /* subgroup shuffles in compute shaders */
-    uint32_t max_loop_rounds;  /* of all loops of an invocation; 0: no limit. A driver's fault, see src/vk/device.c */
+    uint64_t max_range;          /* bytes of one storage buffer binding */
+    uint32_t offset_alignment;   /* of a storage buffer binding, bytes */
+    uint32_t fill_groups;        /* work groups of one subgroup that keep the device busy */
+    bool shuffles;               /* subgroup shuffles in compute shaders */
+    uint32_t max_loop_rounds;    /* of all loops of an invocation; 0: no limit. A driver's fault, see src/vk/device.c */
+    const struct tuning *tuning; /* what was measured on this very device; NULL: nothing was */
 };
 
 #endif

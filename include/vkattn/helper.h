@@ -32,6 +32,8 @@ typedef struct vkattn_open_info {
                                   perhaps, at any time until vkattn_close, on the thread whose Vulkan call they are
                                   about. May be NULL */
     void *message_user;
+    const void *tuning; /* of vkattn_device_info; read within vkattn_open alone */
+    size_t tuning_size;
 } vkattn_open_info;
 
 /* An open device. Read the fields; they live until vkattn_close. */
