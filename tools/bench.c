@@ -18,7 +18,7 @@
 enum { MOST_ROUNDS = 101, DEFAULT_ROUNDS = 9, CALIBRATE_ROUNDS = 3 };
 
 struct bench_options {
-    const char *device, *kernel, *prefix;
+    const char *device, *kernel, *prefix, *tuning;
     vkattn_access access;
     unsigned rounds;
     bool roofline, calibrate, json, verbose;
@@ -340,6 +340,7 @@ static const char usage[] =
     "as a\n"
     "                   part of the rate that bounds it\n"
     "  --calibrate      instead: run each case on every kernel that can, and print predicted beside measured time\n"
+    "  --tuning FILE    choose tiles and kernels by this file of `vkattn tune`\n"
     "  --json           print JSON\n"
     "  --verbose        print the library's messages\n"
     "  --help           print this text\n\n" COMMAND_EXIT_HELP;
@@ -352,6 +353,7 @@ enum {
     OPTION_ROUNDS,
     OPTION_ROOFLINE,
     OPTION_CALIBRATE,
+    OPTION_TUNING,
     OPTION_JSON,
     OPTION_VERBOSE
 };
@@ -374,6 +376,9 @@ static bool take_option(int option, const char *value, struct bench_options *opt
         return true;
     case OPTION_CALIBRATE:
         options->calibrate = true;
+        return true;
+    case OPTION_TUNING:
+        options->tuning = value;
         return true;
     case OPTION_JSON:
         options->json = true;
@@ -408,6 +413,7 @@ static bool parse(int argc, char **argv, struct bench_options *options, int *exi
                                           {"rounds", required_argument, NULL, OPTION_ROUNDS},
                                           {"roofline", no_argument, NULL, OPTION_ROOFLINE},
                                           {"calibrate", no_argument, NULL, OPTION_CALIBRATE},
+                                          {"tuning", required_argument, NULL, OPTION_TUNING},
                                           {"json", no_argument, NULL, OPTION_JSON},
                                           {"verbose", no_argument, NULL, OPTION_VERBOSE},
                                           {"help", no_argument, NULL, 'h'},
@@ -454,9 +460,11 @@ int command_bench(int argc, char **argv)
         return COMMAND_REFUSED;
     }
     bench->options = &options;
-    const vkattn_open_info info = {
+    vkattn_open_info info = {
         .device = options.device, .float16 = options.roofline, .message = options.verbose ? command_message : NULL};
-    exit_status = command_open(&info, options.kernel, &bench->context);
+    exit_status = COMMAND_USAGE;
+    if (command_read_tuning(options.tuning, &info))
+        exit_status = command_open(&info, options.kernel, &bench->context);
     if (exit_status == COMMAND_OK) {
         exit_status = options.calibrate ? calibrate(bench) : run_bench(bench);
         for (unsigned i = 0; i < bench->line_count; i++)
@@ -465,6 +473,7 @@ int command_bench(int argc, char **argv)
             probe_close(bench->rates[kind].probe);
         vkattn_close(bench->context);
     }
+    command_free_tuning(&info);
     free(bench);
     return exit_status;
 }
