@@ -24,6 +24,7 @@ struct check_options {
     uint32_t limits;
     uint32_t random; /* how many */
     uint64_t seed;
+    double seconds; /* after which no problem is begun; 0: no limit */
     uint32_t tile;  /* 0: the chosen one */
     uint32_t parts; /* 0: the chosen number, and another */
     bool tiles, list, json, verbose, help;
@@ -79,6 +80,7 @@ static void print_help(void)
         "  --problem PATTERN  only problems with this name, as in 'causal/*'; random:SEED is the random one of a seed\n"
         "  --random N         N random problems, too, with seeds from --seed on\n"
         "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
+        "  --seconds N        begin no problem after so many, and say how many were left out\n"
         "  --limit NAME,...   pretend that the device has less: minimum, no-addresses, no-descriptors, no-subgroups,\n"
         "                     no-float-controls, unknown-gpu\n"
         "  --list             list the named problems and exit\n"
@@ -87,7 +89,23 @@ static void print_help(void)
         "  --help             print this text\n\n" COMMAND_EXIT_HELP);
 }
 
-enum { DEVICE = 1, KERNEL, ACCESS, TILES, TILE, PARTS, PROBLEM, RANDOM, SEED, LIMIT, LIST, JSON, VERBOSE, HELP };
+enum {
+    DEVICE = 1,
+    KERNEL,
+    ACCESS,
+    TILES,
+    TILE,
+    PARTS,
+    PROBLEM,
+    RANDOM,
+    SEED,
+    SECONDS,
+    LIMIT,
+    LIST,
+    JSON,
+    VERBOSE,
+    HELP
+};
 
 static bool bad_value(const char *option, const char *value, const char *wants)
 {
@@ -108,6 +126,11 @@ static bool store_number(struct check_options *options, int option, const char *
         if (!command_parse_integer(value, 1, VKATTN_MAX_PARTS, &number))
             return bad_value("parts", value, "a number from 1 to 1024");
         options->parts = (uint32_t)number;
+        return true;
+    case SECONDS:
+        if (!command_parse_integer(value, 1, 86400, &number))
+            return bad_value("seconds", value, "1 to 86400");
+        options->seconds = (double)number;
         return true;
     case RANDOM:
         if (!command_parse_integer(value, 0, UINT32_MAX, &number))
@@ -154,6 +177,7 @@ static bool store(struct check_options *options, int option, const char *value)
     case PARTS:
     case RANDOM:
     case SEED:
+    case SECONDS:
         return store_number(options, option, value);
     default:
         return false; /* getopt_long has complained */
@@ -171,6 +195,7 @@ static bool parse(int argc, char **argv, struct check_options *options)
                                           {"problem", required_argument, NULL, PROBLEM},
                                           {"random", required_argument, NULL, RANDOM},
                                           {"seed", required_argument, NULL, SEED},
+                                          {"seconds", required_argument, NULL, SECONDS},
                                           {"limit", required_argument, NULL, LIMIT},
                                           {"list", no_argument, NULL, LIST},
                                           {"json", no_argument, NULL, JSON},
@@ -275,7 +300,9 @@ struct check {
     struct reason reasons[MOST_REASONS];
     uint32_t reason_count;
     uint32_t passed, failed, skipped;
-    uint32_t done, total;   /* problems */
+    uint32_t done, total; /* problems */
+    uint32_t left_out;    /* of them, for want of time */
+    double start;
     uint32_t messages;      /* of validation, on devices closed by now */
     uint32_t messages_seen; /* on this one */
     bool lost;
@@ -429,6 +456,7 @@ static void json_summary(struct check *check)
         json_close(json);
     }
     json_close(json);
+    json_unsigned(json, "problems_left_out", check->left_out);
     json_bool(json, "validating", check->validating);
     json_unsigned(json, "validation_messages", messages(check));
     json_unsigned(json, "passed", check->passed);
@@ -461,6 +489,8 @@ static void print_summary(const struct check *check)
         printf("%" PRIu32 " validation messages\n", messages(check));
     if (check->lost)
         puts("the device was lost: the rest was not tried");
+    if (check->left_out)
+        printf("time ran out: %" PRIu32 " of %" PRIu32 " problems were not tried\n", check->left_out, check->total);
     printf("%" PRIu32 " passed, %" PRIu32 " failed, %" PRIu32 " skipped\n", check->passed, check->failed,
            check->skipped);
 }
@@ -568,6 +598,10 @@ static void try_problem(struct check *check, const struct check_problem *problem
     struct trial trial = {0};
     if (check->lost)
         return;
+    if (check->options->seconds > 0 && now() - check->start > check->options->seconds) {
+        check->left_out++;
+        return;
+    }
     vkattn_status status = trial_data_build(problem, &data);
     if (status == VKATTN_OK)
         status = trial_open(check->context, &data, &trial);
@@ -732,6 +766,7 @@ int command_check(int argc, char **argv)
     }
     check->options = &options;
     check->total = named + given + options.random;
+    check->start = now();
     int exit_status = open_device(check);
     if (exit_status == COMMAND_OK)
         exit_status = run_check(check);
