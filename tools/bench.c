@@ -20,7 +20,7 @@ enum { MOST_ROUNDS = 101, DEFAULT_ROUNDS = 9, CALIBRATE_ROUNDS = 3 };
 struct bench_options {
     const char *device, *kernel, *prefix, *tuning;
     vkattn_access access;
-    unsigned rounds;
+    unsigned rounds, seconds;
     bool roofline, calibrate, json, verbose;
 };
 
@@ -341,6 +341,7 @@ static const char usage[] =
     "                   part of the rate that bounds it\n"
     "  --calibrate      instead: run each case on every kernel that can, and print predicted beside measured time\n"
     "  --tuning FILE    choose tiles and kernels by this file of `vkattn tune`\n"
+    "  --seconds N      with --calibrate: begin no case after so many\n"
     "  --json           print JSON\n"
     "  --verbose        print the library's messages\n"
     "  --help           print this text\n\n" COMMAND_EXIT_HELP;
@@ -354,6 +355,7 @@ enum {
     OPTION_ROOFLINE,
     OPTION_CALIBRATE,
     OPTION_TUNING,
+    OPTION_SECONDS,
     OPTION_JSON,
     OPTION_VERBOSE
 };
@@ -391,6 +393,13 @@ static bool take_option(int option, const char *value, struct bench_options *opt
             return true;
         command_complain("option --access: '%s' should be address or descriptor", value);
         return false;
+    case OPTION_SECONDS:
+        if (command_parse_integer(value, 1, 86400, &number)) {
+            options->seconds = (unsigned)number;
+            return true;
+        }
+        command_complain("option --seconds: '%s' should be 1 to 86400", value);
+        return false;
     case OPTION_ROUNDS:
         if (command_parse_integer(value, 1, MOST_ROUNDS, &number)) {
             options->rounds = (unsigned)number;
@@ -414,6 +423,7 @@ static bool parse(int argc, char **argv, struct bench_options *options, int *exi
                                           {"roofline", no_argument, NULL, OPTION_ROOFLINE},
                                           {"calibrate", no_argument, NULL, OPTION_CALIBRATE},
                                           {"tuning", required_argument, NULL, OPTION_TUNING},
+                                          {"seconds", required_argument, NULL, OPTION_SECONDS},
                                           {"json", no_argument, NULL, OPTION_JSON},
                                           {"verbose", no_argument, NULL, OPTION_VERBOSE},
                                           {"help", no_argument, NULL, 'h'},
@@ -435,6 +445,8 @@ static bool parse(int argc, char **argv, struct bench_options *options, int *exi
         command_complain("unexpected argument '%s'", argv[optind]);
     else if (options->calibrate && (options->roofline || options->kernel))
         command_complain("option --calibrate goes without --%s", options->roofline ? "roofline" : "kernel");
+    else if (options->seconds && !options->calibrate)
+        command_complain("option --seconds goes with --calibrate");
     else if (options->rounds == 0)
         options->rounds = options->calibrate ? CALIBRATE_ROUNDS : DEFAULT_ROUNDS;
     return optind == argc && options->rounds != 0;
@@ -444,7 +456,7 @@ static int calibrate(const struct bench *bench)
 {
     const struct bench_options *o = bench->options;
     const struct calibrate_options options = {
-        .access = o->access, .part = o->prefix, .rounds = o->rounds, .json = o->json};
+        .access = o->access, .part = o->prefix, .rounds = o->rounds, .seconds = o->seconds, .json = o->json};
     return calibrate_run(bench->context, &options);
 }
 

@@ -1,3 +1,4 @@
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "calibrate.h"
 
 #include "cases.h"
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* A choice is wrong where another kernel is faster than so much of the chosen one's time; less is noise. */
 static const double clearly = 0.95;
@@ -24,8 +26,8 @@ struct calibration {
     const struct calibrate_options *options;
     vkattn_context *context;
     struct line lines[BENCH_CASES];
-    unsigned count;
-    double scale; /* seconds of a unit of cost: the geometric mean of the chosen kernels */
+    unsigned count, left_out; /* for want of time */
+    double scale;             /* seconds of a unit of cost: the geometric mean of the chosen kernels */
 };
 
 /* ---- Measuring ------------------------------------------------------------------------------------------------- */
@@ -113,6 +115,8 @@ static void print_text(const struct calibration *calibration, bool by_cpu)
         for (unsigned way = 0; way < calibration->lines[i].ways.count; way++)
             print_way(calibration, &calibration->lines[i], way);
     printf("%u of %u choices are wrong\n", wrong_choices(calibration), calibration->count);
+    if (calibration->left_out)
+        printf("time ran out: %u cases were left out\n", calibration->left_out);
 }
 
 static void json_way(struct json *json, const struct calibration *calibration, const struct line *line, unsigned index)
@@ -144,6 +148,7 @@ static void print_json(const struct calibration *calibration, bool by_cpu)
     json_string(&json, "seconds_of", by_cpu ? "processor time" : "device time");
     json_number(&json, "seconds_per_cost", calibration->scale);
     json_unsigned(&json, "cases", calibration->count);
+    json_unsigned(&json, "cases_left_out", calibration->left_out);
     json_unsigned(&json, "wrong_choices", wrong_choices(calibration));
     json_open_array(&json, "ways");
     for (unsigned i = 0; i < calibration->count; i++)
@@ -153,11 +158,23 @@ static void print_json(const struct calibration *calibration, bool by_cpu)
     json_close(&json);
 }
 
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static int measure_and_print(struct calibration *calibration)
 {
+    const double start = now(), limit = calibration->options->seconds;
     for (unsigned i = 0; i < BENCH_CASES; i++) {
         if (calibration->options->part && !strstr(bench_cases[i].name, calibration->options->part))
             continue;
+        if (limit > 0 && now() - start > limit) {
+            calibration->left_out++;
+            continue;
+        }
         const vkattn_status status = measure_case(calibration, &bench_cases[i]);
         if (status != VKATTN_OK)
             return command_fail(status);
