@@ -279,14 +279,52 @@ static bool has_device_extension(VkPhysicalDevice physical, const char *name)
     return found;
 }
 
-static vkattn_status create_device(vkattn_context *context, bool statistics)
+/* The probe of `vkattn bench` wants it; the library may have asked for it already. */
+static void add_float16(const vkattn_context *context, VkPhysicalDeviceFeatures2 *features,
+                        VkPhysicalDeviceShaderFloat16Int8Features *float16)
+{
+    VkPhysicalDeviceFeatures2 query = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = float16};
+    for (VkBaseOutStructure *chained = features->pNext; chained; chained = chained->pNext)
+        if (chained->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES) {
+            ((VkPhysicalDeviceShaderFloat16Int8Features *)(void *)chained)->shaderFloat16 = VK_TRUE;
+            return;
+        }
+    vkGetPhysicalDeviceFeatures2(context->physical_device, &query);
+    float16->shaderInt8 = VK_FALSE;
+    float16->pNext = features->pNext;
+    features->pNext = float16;
+}
+
+static bool has_float16(const vkattn_context *context)
+{
+    VkPhysicalDeviceShaderFloat16Int8Features float16 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES};
+    VkPhysicalDeviceFeatures2 query = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &float16};
+    if (!has_device_extension(context->physical_device, VK_KHR_SHADER_FLOAT16_INT8_EXTENSION_NAME))
+        return false;
+    vkGetPhysicalDeviceFeatures2(context->physical_device, &query);
+    return float16.shaderFloat16;
+}
+
+static void add_extension(const char *extensions[], uint32_t *count, const char *name)
+{
+    for (uint32_t i = 0; i < *count; i++)
+        if (strcmp(extensions[i], name) == 0)
+            return;
+    extensions[(*count)++] = name;
+}
+
+static vkattn_status create_device(vkattn_context *context, const vkattn_open_info *open)
 {
     static const char extension[] = VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME;
     VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR executable = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR,
         .pipelineExecutableInfo = VK_TRUE};
+    VkPhysicalDeviceShaderFloat16Int8Features float16 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES};
     vkattn_device_wants wants;
-    const char *extensions[sizeof wants.extensions / sizeof *wants.extensions + 1];
+    const bool statistics = open->statistics != 0;
+    const char *extensions[sizeof wants.extensions / sizeof *wants.extensions + 2];
     const float priority = 1;
     TRY(vkattn_device_wants_get(context->get_instance_proc_addr, context->instance, context->physical_device, &wants));
     uint32_t extension_count = wants.extension_count;
@@ -297,6 +335,11 @@ static vkattn_status create_device(vkattn_context *context, bool statistics)
         extensions[extension_count++] = extension;
         executable.pNext = wants.features.pNext;
         wants.features.pNext = &executable;
+    }
+    context->float16 = open->float16 && has_float16(context);
+    if (context->float16) {
+        add_extension(extensions, &extension_count, VK_KHR_SHADER_FLOAT16_INT8_EXTENSION_NAME);
+        add_float16(context, &wants.features, &float16);
     }
     const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                            .queueFamilyIndex = context->queue_family,
@@ -323,7 +366,7 @@ static vkattn_status open_steps(const vkattn_open_info *info, vkattn_context *co
     context->get_instance_proc_addr = vkGetInstanceProcAddr;
     TRY(choose(info->device, context));
     TRY(choose_family(context, &context->timestamp_period));
-    TRY(create_device(context, info->statistics != 0));
+    TRY(create_device(context, info));
     vkGetPhysicalDeviceMemoryProperties(context->physical_device, &context->memory);
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                           .queueFamilyIndex = context->queue_family};
@@ -340,7 +383,9 @@ static vkattn_status open_steps(const vkattn_open_info *info, vkattn_context *co
                                        .limits = info->limits,
                                        .pipeline_flags = info->statistics ? capture : 0,
                                        .message = info->message,
-                                       .message_user = info->message_user};
+                                       .message_user = info->message_user,
+                                       .tuning = info->tuning,
+                                       .tuning_size = info->tuning_size};
     TRY(vkattn_device_create(&device, &context->vkattn));
     const char *selftest = getenv("VKATTN_SELFTEST");
     const bool wanted = context->listed.type != VK_PHYSICAL_DEVICE_TYPE_CPU && !info->no_selftest && !info->statistics;
@@ -385,16 +430,17 @@ void vkattn_close(vkattn_context *context)
 
 /* ---- Buffers --------------------------------------------------------------------------------------------------- */
 
-static uint32_t host_memory_type(const vkattn_context *context, uint32_t allowed)
+/* The first with all of the flags; UINT32_MAX: there is none. */
+static uint32_t memory_type(const vkattn_context *context, uint32_t allowed, VkMemoryPropertyFlags flags)
 {
-    const VkMemoryPropertyFlags host = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     for (uint32_t i = 0; i < context->memory.memoryTypeCount; i++)
-        if ((allowed >> i & 1) && (context->memory.memoryTypes[i].propertyFlags & host) == host)
+        if ((allowed >> i & 1) && (context->memory.memoryTypes[i].propertyFlags & flags) == flags)
             return i;
-    return 0;
+    return UINT32_MAX;
 }
 
-static vkattn_status create_mapped(vkattn_context *context, VkDeviceSize size, vkattn_mapped *mapped)
+static vkattn_status create_mapped(vkattn_context *context, VkDeviceSize size, VkMemoryPropertyFlags wanted,
+                                   vkattn_mapped *mapped)
 {
     const bool addressed = context->enabled.buffer_device_address;
     const VkBufferCreateInfo info = {
@@ -411,20 +457,39 @@ static vkattn_status create_mapped(vkattn_context *context, VkDeviceSize size, v
     const VkMemoryAllocateInfo allocate = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
                                            .pNext = addressed ? &flags : NULL,
                                            .allocationSize = needs.size,
-                                           .memoryTypeIndex = host_memory_type(context, needs.memoryTypeBits)};
+                                           .memoryTypeIndex = memory_type(context, needs.memoryTypeBits, wanted)};
+    if (allocate.memoryTypeIndex == UINT32_MAX)
+        return fail(VKATTN_FAILED, "the device has no memory of the kind that a buffer needs");
     TRY_VK(vkAllocateMemory(context->device, &allocate, NULL, &mapped->memory));
     TRY_VK(vkBindBufferMemory(context->device, mapped->buffer, mapped->memory, 0));
     mapped->size = size;
     return vk_status(vkMapMemory(context->device, mapped->memory, 0, VK_WHOLE_SIZE, 0, &mapped->data), "vkMapMemory");
 }
 
+static const VkMemoryPropertyFlags host_memory =
+    VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+
 vkattn_status vkattn_mapped_create(vkattn_context *context, VkDeviceSize size, vkattn_mapped *mapped)
 {
     *mapped = (vkattn_mapped){0};
-    const vkattn_status status = create_mapped(context, size ? size : 4, mapped);
+    const vkattn_status status = create_mapped(context, size ? size : 4, host_memory, mapped);
     if (status != VKATTN_OK)
         vkattn_mapped_destroy(context, mapped);
     return status;
+}
+
+vkattn_status vkattn_mapped_create_near(vkattn_context *context, VkDeviceSize size, vkattn_mapped *mapped)
+{
+    *mapped = (vkattn_mapped){0};
+    if (create_mapped(context, size ? size : 4, host_memory | VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, mapped) == VKATTN_OK)
+        return VKATTN_OK;
+    vkattn_mapped_destroy(context, mapped);
+    return vkattn_mapped_create(context, size, mapped);
+}
+
+int vkattn_maps_near(const vkattn_context *context)
+{
+    return memory_type(context, UINT32_MAX, host_memory | VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) != UINT32_MAX;
 }
 
 void vkattn_mapped_destroy(vkattn_context *context, vkattn_mapped *mapped)

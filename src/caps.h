@@ -26,6 +26,8 @@ struct matrix {
 
 enum { MAX_MATRICES = 16 };
 
+struct tuning;
+
 struct caps {
     enum device_class device_class;
     uint32_t subgroup_size;     /* the default one; 0: must not be relied on */
@@ -48,9 +50,10 @@ struct caps {
     const char *matrix_off[MAX_MATRICES]; /* why a shape is not used; NULL: it is. Static text, as below */
     const char *matrices_off;             /* why none is, where there may be some; else NULL */
     bool subgroups_tested;
-    const char *subgroups_off; /* why sizes are not asked for, where they could be; else NULL */
-    bool joint_barriers;       /* a subgroup waits at its barriers for the whole work group. A fault, likewise */
-    uint32_t max_loop_rounds;  /* of all loops of an invocation; 0: no limit. A driver's fault, see src/vk/device.c */
+    const char *subgroups_off;   /* why sizes are not asked for, where they could be; else NULL */
+    bool joint_barriers;         /* a subgroup waits at its barriers for the whole work group. A fault, likewise */
+    uint32_t max_loop_rounds;    /* of all loops of an invocation; 0: no limit. A driver's fault, see src/vk/device.c */
+    const struct tuning *tuning; /* what was measured on this very device; NULL: nothing was */
 };
 
 #endif

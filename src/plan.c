@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include "status.h"
+#include "tuning.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -37,13 +38,17 @@ static bool refuse_access(const struct problem *p, const struct caps *caps, bool
     return false;
 }
 
+static bool fits(const struct tile *tile, const struct problem *p, const struct caps *caps)
+{
+    const uint32_t dim = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
+    return (caps->addresses || !tile->addresses) && dim <= tile->max_dim && vkattn_gives_subgroup(caps, tile);
+}
+
 /* Tiles are tried where their class, access, head width and subgroup size fit, or where the caller asks for one by
  * number. */
 static bool offers(const struct tile *tile, const struct problem *p, const struct caps *caps)
 {
-    const uint32_t dim = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
-    return (tile->classes >> caps->device_class & 1) && (caps->addresses || !tile->addresses) && dim <= tile->max_dim &&
-           vkattn_gives_subgroup(caps, tile);
+    return (tile->classes >> caps->device_class & 1) && fits(tile, p, caps);
 }
 
 /* Some drivers leave an invocation after so many rounds of its loops, without a word. */
@@ -63,24 +68,43 @@ static bool refuse_tile(const struct kernel *kernel, const struct problem *p, co
     return (kernel->refuse && kernel->refuse(p, caps, tile, reason)) || refuse_rounds(kernel, p, caps, tile, reason);
 }
 
+static const struct tile *take_tile(const struct kernel *kernel, const struct problem *p, const struct caps *caps,
+                                    uint32_t row, vkattn_candidate *candidate)
+{
+    const struct tile *tile = &kernel->tiles[row - 1];
+    const double cost = kernel->cost ? kernel->cost(p, caps, tile) : 0;
+    candidate->reason[0] = '\0';
+    candidate->cost = cost * vkattn_tuned_scale(caps->tuning, kernel, caps->addresses);
+    candidate->tile = row;
+    return tile;
+}
+
+/* The row that was measured to be the fastest here, whatever its class; 0: none was, or it cannot run the problem. */
+static uint32_t tuned_row(const struct kernel *kernel, const struct problem *p, const struct caps *caps)
+{
+    char reason[REASON_SIZE];
+    const uint32_t row = vkattn_tuned_tile(caps->tuning, kernel, p, caps->addresses);
+    const struct tile *tile = row ? &kernel->tiles[row - 1] : NULL;
+    return tile && fits(tile, p, caps) && !refuse_tile(kernel, p, caps, tile, reason) ? row : 0;
+}
+
 /* The first tile of the table that fits and is not refused: a table is in order of preference. */
 static const struct tile *first_tile(const struct kernel *kernel, const struct problem *p, const struct caps *caps,
                                      uint32_t wanted, vkattn_candidate *candidate)
 {
     char other_reason[REASON_SIZE];
+    const uint32_t tuned = wanted ? 0 : tuned_row(kernel, p, caps);
+    if (tuned)
+        return take_tile(kernel, p, caps, tuned, candidate);
     snprintf(candidate->reason, REASON_SIZE,
              "no tile of its table is for this device class, head width and choice of subgroup sizes");
     bool offered = false;
-    for (uint32_t i = 0; i < kernel->tile_count; i++) {
-        const struct tile *tile = &kernel->tiles[i];
-        if (wanted ? wanted != i + 1 : !offers(tile, p, caps))
+    for (uint32_t row = 1; row <= kernel->tile_count; row++) {
+        const struct tile *tile = &kernel->tiles[row - 1];
+        if (wanted ? wanted != row : !offers(tile, p, caps))
             continue;
-        if (!refuse_tile(kernel, p, caps, tile, offered ? other_reason : candidate->reason)) {
-            candidate->reason[0] = '\0';
-            candidate->cost = kernel->cost ? kernel->cost(p, caps, tile) : 0;
-            candidate->tile = i + 1;
-            return tile;
-        }
+        if (!refuse_tile(kernel, p, caps, tile, offered ? other_reason : candidate->reason))
+            return take_tile(kernel, p, caps, row, candidate);
         offered = true;
     }
     return NULL;

@@ -1,5 +1,8 @@
 #include "cases.h"
 
+#include <stdlib.h>
+#include <vkattn/reference.h>
+
 #define SQUARE(H, T, D, TYPE, ...)                                                                     \
     {                                                                                                  \
         .heads = (H), .len_q = (T), .len_kv = (T), .dim_qk = (D), .q_type = (TYPE), .kv_type = (TYPE), \
@@ -39,3 +42,37 @@ const struct bench_case bench_cases[BENCH_CASES] = {
       .kv_type = VKATTN_F16,
       .o_type = VKATTN_F16}},
 };
+
+/* Uniform in -1 .. 1; a generator of its own, so that every machine measures the same numbers. */
+static float next_value(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (float)((double)(*state >> 40) * 0x1p-23 - 1.0);
+}
+
+static bool make_blob(struct blob *blob, vkattn_dtype type, uint64_t elements, uint64_t *state)
+{
+    const size_t size = vkattn_dtype_size(type);
+    blob->size = (size_t)elements * size;
+    blob->data = malloc(blob->size);
+    for (uint64_t i = 0; blob->data && i < elements; i++)
+        vkattn_encode(type, next_value(state), (char *)blob->data + i * size);
+    return blob->data != NULL;
+}
+
+bool cases_make_blobs(const vkattn_problem *p, struct blob blobs[BLOB_COUNT])
+{
+    const uint64_t batch = p->batch ? p->batch : 1, heads = p->heads ? p->heads : 1;
+    const uint64_t kv_heads = p->kv_heads ? p->kv_heads : heads, width = p->dim_qk;
+    uint64_t state = 1;
+    return make_blob(&blobs[BLOB_Q], p->q_type, batch * heads * p->len_q * width, &state) &&
+           make_blob(&blobs[BLOB_K], p->kv_type, batch * kv_heads * p->len_kv * width, &state) &&
+           make_blob(&blobs[BLOB_V], p->kv_type, batch * kv_heads * p->len_kv * width, &state) &&
+           make_blob(&blobs[BLOB_O], p->o_type, batch * heads * p->len_q * width, &state);
+}
+
+void cases_free_blobs(struct blob blobs[BLOB_COUNT])
+{
+    for (unsigned i = 0; i < BLOB_COUNT; i++)
+        free(blobs[i].data);
+}

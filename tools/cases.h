@@ -1,6 +1,8 @@
-/* The problems that `vkattn bench` times and `vkattn kernels --stats` compiles. */
+/* The problems that `vkattn bench` times and `vkattn kernels --stats` compiles, and data for such problems. */
 #ifndef VKATTN_TOOLS_CASES_H
 #define VKATTN_TOOLS_CASES_H
+
+#include "inputs.h"
 
 #include <vkattn/vkattn.h>
 
@@ -11,5 +13,10 @@ struct bench_case {
 
 enum { BENCH_CASES = 15 };
 extern const struct bench_case bench_cases[BENCH_CASES];
+
+/* Q, K, V of any values in -1 .. 1, the same on every machine, and room for O. False: out of memory. Free them in
+ * either case. */
+bool cases_make_blobs(const vkattn_problem *problem, struct blob blobs[BLOB_COUNT]);
+void cases_free_blobs(struct blob blobs[BLOB_COUNT]);
 
 #endif

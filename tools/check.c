@@ -27,6 +27,7 @@ struct check_options {
     uint32_t limits;
     uint32_t random; /* how many */
     uint64_t seed;
+    double seconds; /* after which nothing is begun; 0: no limit */
     uint32_t tile;  /* 0: the chosen one */
     uint32_t parts; /* 0: the chosen number, and another */
     bool tiles, list, json, verbose, help;
@@ -86,6 +87,7 @@ static void print_help(void)
          "  --mid-word         announce that K and V may start in mid-word (vkattn_options.mid_word_starts)\n"
          "  --random N         N random problems, too, with seeds from --seed on\n"
          "  --seed S           default 1; --seed S+n --random 1 makes the same problem as the n-th of --seed S\n"
+         "  --seconds N        try nothing more after so many, and say how many problems were left out\n"
          "  --limit NAME,...   pretend that the device has less: minimum, no-addresses, no-descriptors, no-subgroups,\n"
          "                     no-float-controls, no-matrices, unknown-gpu\n"
          "  --list             list the named problems and exit\n"
@@ -106,6 +108,7 @@ enum {
     MID_WORD,
     RANDOM,
     SEED,
+    SECONDS,
     LIMIT,
     LIST,
     JSON,
@@ -132,6 +135,11 @@ static bool store_number(struct check_options *options, int option, const char *
         if (!command_parse_integer(value, 1, VKATTN_MAX_PARTS, &number))
             return bad_value("parts", value, "a number from 1 to 1024");
         options->parts = (uint32_t)number;
+        return true;
+    case SECONDS:
+        if (!command_parse_integer(value, 1, 86400, &number))
+            return bad_value("seconds", value, "1 to 86400");
+        options->seconds = (double)number;
         return true;
     case RANDOM:
         if (!command_parse_integer(value, 0, UINT32_MAX, &number))
@@ -183,6 +191,7 @@ static bool store(struct check_options *options, int option, const char *value)
     case PARTS:
     case RANDOM:
     case SEED:
+    case SECONDS:
         return store_number(options, option, value);
     default:
         return false; /* getopt_long has complained */
@@ -202,6 +211,7 @@ static bool parse(int argc, char **argv, struct check_options *options)
                                           {"mid-word", no_argument, NULL, MID_WORD},
                                           {"random", required_argument, NULL, RANDOM},
                                           {"seed", required_argument, NULL, SEED},
+                                          {"seconds", required_argument, NULL, SECONDS},
                                           {"limit", required_argument, NULL, LIMIT},
                                           {"list", no_argument, NULL, LIST},
                                           {"json", no_argument, NULL, JSON},
@@ -316,7 +326,9 @@ struct check {
     struct reason reasons[MOST_REASONS];
     uint32_t reason_count;
     uint32_t passed, failed, skipped;
-    uint32_t done, total;   /* problems */
+    uint32_t done, total; /* problems */
+    uint32_t left_out;    /* of them, for want of time */
+    double start;
     uint32_t messages;      /* of validation, on devices closed by now */
     uint32_t messages_seen; /* on this one */
     bool lost;
@@ -474,6 +486,7 @@ static void json_summary(struct check *check)
         json_close(json);
     }
     json_close(json);
+    json_unsigned(json, "problems_left_out", check->left_out);
     json_bool(json, "validating", check->validating);
     json_unsigned(json, "validation_messages", messages(check));
     json_unsigned(json, "passed", check->passed);
@@ -506,6 +519,9 @@ static void print_summary(const struct check *check)
         printf("%" PRIu32 " validation messages\n", messages(check));
     if (check->lost)
         puts("the device was lost: the rest was not tried");
+    if (check->left_out)
+        printf("time ran out: %" PRIu32 " of %" PRIu32 " problems were not tried, or not in every way\n",
+               check->left_out, check->total);
     printf("%" PRIu32 " passed, %" PRIu32 " failed, %" PRIu32 " skipped\n", check->passed, check->failed,
            check->skipped);
 }
@@ -607,12 +623,22 @@ static void fail_setup(struct check *check, const struct check_problem *problem,
     check->lost = check->lost || status == VKATTN_DEVICE_LOST;
 }
 
+static bool out_of_time(const struct check *check)
+{
+    return check->options->seconds > 0 && now() - check->start > check->options->seconds;
+}
+
+/* A problem that is not tried in every combination counts as left out. */
 static void try_problem(struct check *check, struct check_problem *problem)
 {
     struct trial_data data;
     struct trial trial = {0};
     if (check->lost)
         return;
+    if (out_of_time(check)) {
+        check->left_out++;
+        return;
+    }
     if (check->options->type_text)
         problem->problem.q_type = problem->problem.kv_type = check->options->type;
     vkattn_status status = trial_data_build(problem, &data);
@@ -620,8 +646,10 @@ static void try_problem(struct check *check, struct check_problem *problem)
         status = trial_open(check->context, &data, &trial);
     if (status != VKATTN_OK)
         fail_setup(check, problem, status);
-    for (uint32_t i = 0; status == VKATTN_OK && i < check->combination_count && !check->lost; i++)
-        try_combination(check, &check->combinations[i], problem, &trial);
+    uint32_t tried = 0;
+    for (; status == VKATTN_OK && tried < check->combination_count && !check->lost && !out_of_time(check); tried++)
+        try_combination(check, &check->combinations[tried], problem, &trial);
+    check->left_out += status == VKATTN_OK && !check->lost && tried < check->combination_count;
     trial_close(&trial);
     trial_data_free(&data);
     check->done++;
@@ -783,6 +811,7 @@ int command_check(int argc, char **argv)
     }
     check->options = &options;
     check->total = named + given + options.random;
+    check->start = now();
     int exit_status = open_device(check);
     if (exit_status == COMMAND_OK)
         exit_status = run_check(check);

@@ -96,6 +96,14 @@ static bool knows_kernel(const vkattn_context *context, const char *kernel)
     return false;
 }
 
+static bool takes_tuning(const vkattn_open_info *info, const vkattn_context *context)
+{
+    const char *refusal = info->tuning ? vkattn_device_tuning_refusal(context->vkattn) : NULL;
+    if (refusal)
+        command_complain("option --tuning: %s", refusal);
+    return refusal == NULL;
+}
+
 int command_open(const vkattn_open_info *info, const char *kernel, vkattn_context **context)
 {
     *context = NULL;
@@ -112,7 +120,7 @@ int command_open(const vkattn_open_info *info, const char *kernel, vkattn_contex
         command_fail(status);
         return COMMAND_NO_DEVICE;
     }
-    if (!kernel || knows_kernel(*context, kernel))
+    if (takes_tuning(info, *context) && (!kernel || knows_kernel(*context, kernel)))
         return COMMAND_OK;
     vkattn_close(*context);
     *context = NULL;
@@ -147,6 +155,34 @@ bool command_same_file(const char *a, const char *b)
         return a_exists && b_exists && S_ISREG(of_a.st_mode) && same_inode(&of_a, &of_b);
     return split_path(a, &name_a, &of_a) && split_path(b, &name_b, &of_b) && same_inode(&of_a, &of_b) &&
            strcmp(name_a, name_b) == 0;
+}
+
+/* More than a tuning ever has: the library refuses what is longer, by its length. */
+enum { TUNING_BYTES = 1 << 17 };
+
+bool command_read_tuning(const char *path, vkattn_open_info *info)
+{
+    if (!path)
+        return true;
+    FILE *file = fopen(path, "rb");
+    char *bytes = malloc(TUNING_BYTES);
+    if (!file || !bytes)
+        command_complain("option --tuning: %s: %s", path, file ? "out of memory" : strerror(errno));
+    const size_t size = file && bytes ? fread(bytes, 1, TUNING_BYTES, file) : 0;
+    const bool failed = !file || !bytes || ferror(file);
+    if (file && bytes && failed)
+        command_complain("option --tuning: %s cannot be read: %s", path, strerror(errno));
+    if (file)
+        fclose(file);
+    info->tuning = bytes;
+    info->tuning_size = size;
+    return !failed;
+}
+
+void command_free_tuning(vkattn_open_info *info)
+{
+    free((void *)(uintptr_t)info->tuning);
+    info->tuning = NULL;
 }
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */

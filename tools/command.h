@@ -30,6 +30,7 @@ int command_devices(int argc, char **argv);
 int command_kernels(int argc, char **argv);
 int command_check(int argc, char **argv); /* check.c */
 int command_bench(int argc, char **argv); /* bench.c */
+int command_tune(int argc, char **argv);
 
 #if defined(__GNUC__)
 #define COMMAND_PRINTF(text, first) __attribute__((format(printf, text, first)))
@@ -52,9 +53,14 @@ int command_fail(vkattn_status status);
 /* A vkattn_message_fn that prints to standard error. */
 void command_message(void *user, const char *text);
 
-/* Open a device, and see that it knows the kernel that is forced (NULL: none). Complains and returns COMMAND_NO_DEVICE,
- * or COMMAND_USAGE where an option is wrong everywhere. */
+/* Open a device, and see that it takes the tuning of `info` and knows the kernel that is forced (NULL: none). Complains
+ * and returns COMMAND_NO_DEVICE, or COMMAND_USAGE where an option is wrong. */
 int command_open(const vkattn_open_info *info, const char *kernel, vkattn_context **context);
+
+/* Read the file of a --tuning (NULL: there is none) into `info`; free info->tuning in either case. False: it cannot be
+ * read, and that was said. */
+bool command_read_tuning(const char *path, vkattn_open_info *info);
+void command_free_tuning(vkattn_open_info *info);
 
 /* Whether two paths name one regular file, which need not exist yet. */
 bool command_same_file(const char *a, const char *b);

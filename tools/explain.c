@@ -127,13 +127,14 @@ int command_explain(int argc, char **argv)
     if (!options_parse(argc, argv, OPTIONS_EXPLAIN, &options, &exit_status))
         return exit_status;
     exit_status = COMMAND_USAGE;
-    const vkattn_open_info info = {.device = options.device, .message = options.verbose ? command_message : NULL};
-    if (inputs_load(&options, &inputs))
+    vkattn_open_info info = {.device = options.device, .message = options.verbose ? command_message : NULL};
+    if (command_read_tuning(options.tuning, &info) && inputs_load(&options, &inputs))
         exit_status = command_open(&info, options.kernel, &context);
     if (exit_status == COMMAND_OK)
         exit_status = explain(&options, context, &inputs.problem);
     if (context)
         vkattn_close(context);
+    command_free_tuning(&info);
     inputs_free(&inputs);
     return exit_status;
 }

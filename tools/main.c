@@ -18,6 +18,7 @@ static const struct subcommand subcommands[] = {
     {"explain", "vkattn explain", command_explain, "say which kernel a problem gets, and why"},
     {"check", "vkattn check", command_check, "run every kernel against the reference"},
     {"bench", "vkattn bench", command_bench, "measure prefill and decode speed"},
+    {"tune", "vkattn tune", command_tune, "measure this device's tiles, for a file that the library reads"},
     {"kernels", "vkattn kernels", command_kernels, "list the kernels"},
 };
 

@@ -207,6 +207,7 @@ static const struct row rows[] = {
     VALUE("lse-base", "BASE", BOTH, set_lse_base, "of the logarithm in --lse: e (default) or 2", "e or 2"),
     TEXT("device", "N|NAME", BOTH, device, "a number of `vkattn devices`, or a part of a name; default: the best"),
     TEXT("kernel", "NAME", BOTH, kernel, "use this forward kernel (fwd_...) of `vkattn kernels`"),
+    INPUT("tuning", "FILE", BOTH, tuning, "choose tiles and kernels by this file of `vkattn tune`"),
     VALUE("access", "WAY", BOTH, set_access, "how tensors are reached: address or descriptor; default: the faster",
           "address or descriptor"),
     FLAG("check", RUN_ONLY, check, "compare with the reference in double; exit status 1 if outside the bound"),

@@ -19,7 +19,7 @@ struct options {
     const char *q, *k, *v, *out, *lse, *weights, *expect;
     const char *prefix, *mask, *bias, *alibi, *sinks;
     const char *kv_lengths, *q_lengths, *q_segments, *kv_segments;
-    const char *device, *kernel;
+    const char *device, *kernel, *tuning;
     vkattn_order layout;
     float scale, softcap, tolerance; /* a tolerance of --expect */
     vkattn_align causal, align;      /* unstated: not given; options_align() decides */

@@ -8,14 +8,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* bench/probe.comp: 64 work groups of 64 invocations, 4096 steps of 16 multiply-adds. */
-enum { GROUPS = 64, INVOCATIONS = 64, STEPS = 4096, CHAINS = 16 };
+/* bench/probe.comp: work groups of 64 invocations, 4096 steps of 16 multiply-adds; 64 groups are its own size. */
+enum { GROUPS = 64, MOST_GROUPS = 16384, INVOCATIONS = 64, STEPS = 4096, CHAINS = 16 };
 
-extern const struct spirv vkattn_spirv_probe[2];
+/* A run of a probe that grows takes as long as this, where that is in its power. */
+static const double enough_seconds = 2e-3;
+
+/* Beyond what caches hold; a processor's are smaller, and its copies slower. */
+enum { COPY_BYTES = 1 << 28, CPU_COPY_BYTES = 1 << 26 };
+
+extern const struct spirv vkattn_spirv_probe[2], vkattn_spirv_probe_f16[2];
+
+/* What is measured; a probe without a module does not compute. */
+static const struct {
+    const char *name, *unit;
+    const struct spirv *spirv;
+} kinds[PROBE_KINDS] = {
+    [PROBE_BASE] = {"probe", "FLOP", vkattn_spirv_probe},
+    [PROBE_F32] = {"f32 multiply-add", "FLOP", vkattn_spirv_probe},
+    [PROBE_F16] = {"f16 multiply-add", "FLOP", vkattn_spirv_probe_f16},
+    [PROBE_MATRIX] = {"matrix", "FLOP", NULL},
+    [PROBE_COPY] = {"copy", "B", NULL},
+};
 
 struct probe {
     vkattn_context *context;
-    vkattn_mapped seed, sink;
+    enum probe_kind kind;
+    uint32_t groups;
+    vkattn_mapped seed, sink; /* of a copy: from and to */
     VkDescriptorSetLayout set_layout;
     VkPipelineLayout layout;
     VkPipeline pipeline;
@@ -23,9 +43,21 @@ struct probe {
     VkDescriptorSet set;
 };
 
-double probe_flops(void)
+const char *probe_name(enum probe_kind kind)
 {
-    return 2.0 * GROUPS * INVOCATIONS * STEPS * CHAINS;
+    return kinds[kind].name;
+}
+
+const char *probe_unit(enum probe_kind kind)
+{
+    return kinds[kind].unit;
+}
+
+double probe_work(const struct probe *probe)
+{
+    if (probe->kind == PROBE_COPY)
+        return 2.0 * (double)probe->seed.size;
+    return 2.0 * probe->groups * INVOCATIONS * STEPS * CHAINS;
 }
 
 static vkattn_status checked(VkResult result, const char *call)
@@ -64,9 +96,10 @@ static vkattn_status make_pipeline(struct probe *probe)
     const VkPipelineLayoutCreateInfo layout = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO, .setLayoutCount = 1, .pSetLayouts = &probe->set_layout};
     TRY_VK(vkCreatePipelineLayout(device, &layout, NULL, &probe->layout));
+    const struct spirv *spirv = kinds[probe->kind].spirv;
     const VkShaderModuleCreateInfo module = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-                                             .codeSize = vkattn_spirv_probe[0].count * sizeof(uint32_t),
-                                             .pCode = vkattn_spirv_probe[0].words};
+                                             .codeSize = spirv->count * sizeof(uint32_t),
+                                             .pCode = spirv->words};
     VkComputePipelineCreateInfo info = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
                                         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                                                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
@@ -81,8 +114,9 @@ static vkattn_status make_pipeline(struct probe *probe)
 static vkattn_status make_set(struct probe *probe)
 {
     const VkDevice device = probe->context->device;
-    TRY(vkattn_mapped_create(probe->context, 16, &probe->seed));
-    TRY(vkattn_mapped_create(probe->context, GROUPS * INVOCATIONS * 16, &probe->sink));
+    const uint32_t most = probe->kind == PROBE_BASE ? GROUPS : MOST_GROUPS;
+    TRY(vkattn_mapped_create_near(probe->context, 16, &probe->seed));
+    TRY(vkattn_mapped_create_near(probe->context, (VkDeviceSize)most * INVOCATIONS * 16, &probe->sink));
     memcpy(probe->seed.data, (float[]){1, 1, 1, 1}, 16);
     const VkDescriptorPoolSize size = {VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 2};
     const VkDescriptorPoolCreateInfo pool = {
@@ -107,35 +141,72 @@ static vkattn_status make_set(struct probe *probe)
     return VKATTN_OK;
 }
 
-vkattn_status probe_open(vkattn_context *context, struct probe **probe)
+static vkattn_status make_copy(struct probe *probe)
 {
-    *probe = NULL;
-    struct probe *made = calloc(1, sizeof *made);
-    if (!made)
-        return vkattn_error_set(VKATTN_NO_MEMORY, "out of host memory for the probe");
-    made->context = context;
-    vkattn_status status = make_pipeline(made);
-    if (status == VKATTN_OK)
-        status = make_set(made);
-    if (status == VKATTN_OK)
-        *probe = made;
-    else
-        probe_close(made);
-    return status;
+    const bool cpu = probe->context->listed.type == VK_PHYSICAL_DEVICE_TYPE_CPU;
+    const VkDeviceSize bytes = cpu ? CPU_COPY_BYTES : COPY_BYTES;
+    TRY(vkattn_mapped_create_near(probe->context, bytes, &probe->seed));
+    TRY(vkattn_mapped_create_near(probe->context, bytes, &probe->sink));
+    memset(probe->seed.data, 1, bytes); /* pages that were never written may all be one */
+    return VKATTN_OK;
+}
+
+static vkattn_status make_compute(struct probe *probe)
+{
+    if (!kinds[probe->kind].spirv)
+        return vkattn_error_set(VKATTN_UNSUPPORTED, "this build has no probe of matrix units");
+    if (probe->kind == PROBE_F16 && !probe->context->float16)
+        return vkattn_error_set(VKATTN_UNSUPPORTED, "the device has no f16 arithmetic (shaderFloat16)");
+    TRY(make_pipeline(probe));
+    return make_set(probe);
 }
 
 static vkattn_status record(void *user, VkCommandBuffer cmd)
 {
     const struct probe *probe = user;
+    if (probe->kind == PROBE_COPY) {
+        vkCmdCopyBuffer(cmd, probe->seed.buffer, probe->sink.buffer, 1, &(VkBufferCopy){.size = probe->seed.size});
+        return VKATTN_OK;
+    }
     vkCmdBindPipeline(cmd, VK_PIPELINE_BIND_POINT_COMPUTE, probe->pipeline);
     vkCmdBindDescriptorSets(cmd, VK_PIPELINE_BIND_POINT_COMPUTE, probe->layout, 0, 1, &probe->set, 0, NULL);
-    vkCmdDispatch(cmd, GROUPS, 1, 1);
+    vkCmdDispatch(cmd, probe->groups, 1, 1);
     return VKATTN_OK;
 }
 
 vkattn_status probe_run(struct probe *probe, struct sample *sample)
 {
     return timing_run(probe->context, record, probe, sample);
+}
+
+/* Until one run takes long enough, or the work groups are many. The first run compiles, so the second counts. */
+static vkattn_status grow(struct probe *probe)
+{
+    struct sample sample;
+    TRY(probe_run(probe, &sample));
+    for (;;) {
+        TRY(probe_run(probe, &sample));
+        if (sample.device >= enough_seconds || probe->groups >= MOST_GROUPS)
+            return VKATTN_OK;
+        probe->groups *= 4;
+    }
+}
+
+vkattn_status probe_open(vkattn_context *context, enum probe_kind kind, struct probe **probe)
+{
+    *probe = NULL;
+    struct probe *made = calloc(1, sizeof *made);
+    if (!made)
+        return vkattn_error_set(VKATTN_NO_MEMORY, "out of host memory for the probe");
+    *made = (struct probe){.context = context, .kind = kind, .groups = GROUPS};
+    vkattn_status status = kind == PROBE_COPY ? make_copy(made) : make_compute(made);
+    if (status == VKATTN_OK && (kind == PROBE_F32 || kind == PROBE_F16))
+        status = grow(made);
+    if (status == VKATTN_OK)
+        *probe = made;
+    else
+        probe_close(made);
+    return status;
 }
 
 void probe_close(struct probe *probe)

@@ -283,15 +283,17 @@ int command_run(int argc, char **argv)
     if (!options_parse(argc, argv, OPTIONS_RUN, &options, &exit_status))
         return exit_status;
     run.plan_options = (vkattn_options){.kernel = options.kernel, .access = options.access};
-    const vkattn_open_info info = {.device = options.device, .message = options.verbose ? command_message : NULL};
+    vkattn_open_info info = {.device = options.device, .message = options.verbose ? command_message : NULL};
     exit_status = COMMAND_USAGE;
-    if (inputs_load(&options, &run.inputs) && outputs_writable(&options) &&
+    if (command_read_tuning(options.tuning, &info) && inputs_load(&options, &run.inputs) &&
+        outputs_writable(&options) &&
         (!options.expect || inputs_read_like_o(options.expect, &run.inputs, &run.expected)))
         exit_status = command_open(&info, options.kernel, &run.context);
     if (exit_status == COMMAND_OK)
         exit_status = run_on_device(&run);
     if (run.context)
         vkattn_close(run.context);
+    command_free_tuning(&info);
     npy_free(&run.expected);
     inputs_free(&run.inputs);
     return exit_status;

@@ -50,7 +50,7 @@ static vkattn_status make_buffer(struct session *session, unsigned id, uint64_t 
 {
     const VkDeviceSize rounded = size ? (size + 3) & ~(uint64_t)3 : 4;
     vkattn_mapped *mapped = &session->mapped[id];
-    const vkattn_status status = vkattn_mapped_create(session->context, rounded, mapped);
+    const vkattn_status status = vkattn_mapped_create_near(session->context, rounded, mapped);
     if (status == VKATTN_OK)
         *timing_buffer(&session->buffers, id) = (vkattn_buffer){.buffer = mapped->buffer, .size = rounded};
     return status;

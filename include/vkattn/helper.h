@@ -29,10 +29,13 @@ typedef struct vkattn_open_info {
     int statistics;     /* nonzero: pipelines keep what VK_KHR_pipeline_executable_properties can tell */
     int no_selftest;    /* nonzero: leave vkattn_device_selftest to the caller. It is left to him also on CPU devices,
                            where a unit's first pipeline compiles for a second, and with VKATTN_SELFTEST=0 */
+    int float16;        /* nonzero: shaderFloat16 is enabled where the device has it; nothing in vkattn needs it */
     vkattn_message_fn message; /* messages of the library, within vkattn_open; and of validation, of several lines
                                   perhaps, at any time until vkattn_close, on the thread whose Vulkan call they are
                                   about. May be NULL */
     void *message_user;
+    const void *tuning; /* of vkattn_device_info; read within vkattn_open alone */
+    size_t tuning_size;
 } vkattn_open_info;
 
 /* An open device. Read the fields; they live until vkattn_close. */
@@ -49,6 +52,7 @@ typedef struct vkattn_context {
     VkPhysicalDeviceMemoryProperties memory;
     float timestamp_period;       /* nanoseconds per tick; 0: the queue has no timestamps */
     int validating;               /* the validation layer is loaded */
+    int float16;                  /* shaderFloat16 is enabled */
     uint32_t validation_messages; /* warnings and errors so far; any means a defect */
     vkattn_device *vkattn;
     VkCommandPool pool;
@@ -87,6 +91,14 @@ typedef struct vkattn_mapped {
  * Returns VKATTN_OK, VKATTN_NO_MEMORY, VKATTN_DEVICE_LOST, VKATTN_FAILED. On failure *mapped is zeroed.
  * Threads: any. */
 VKATTN_API vkattn_status vkattn_mapped_create(vkattn_context *context, VkDeviceSize size, vkattn_mapped *mapped);
+
+/* As vkattn_mapped_create, in the device's own memory where the host can map that and there is room: fast for the
+ * device, slow for the host to read. */
+VKATTN_API vkattn_status vkattn_mapped_create_near(vkattn_context *context, VkDeviceSize size, vkattn_mapped *mapped);
+
+/* Nonzero: the device has memory of its own, or that it shares with the host, which vkattn_mapped_create_near takes.
+ * Threads: any. */
+VKATTN_API int vkattn_maps_near(const vkattn_context *context);
 
 /* Free a buffer and zero *mapped; one that is zeroed is ignored. No submitted command may still use it.
  * Threads: any, each with buffers of its own. */

@@ -93,10 +93,15 @@ typedef struct vkattn_device_info {
                                                          VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR */
     vkattn_message_fn message;                        /* may be NULL */
     void *message_user;
+    const void *tuning; /* the bytes of a file that `vkattn tune` wrote on this device with this driver: which tiles
+                           are the fastest, and what kernels cost; NULL: what the library's tables say. Read within
+                           vkattn_device_create alone. A file that is damaged, or of another device, driver or version
+                           of vkattn, changes nothing: see vkattn_device_tuning_refusal */
+    size_t tuning_size; /* bytes */
 } vkattn_device_info;
 
 /*
- * Hand a VkDevice to the library. Everything in info is borrowed and must outlive the device.
+ * Hand a VkDevice to the library. Everything in info but the tuning is borrowed and must outlive the device.
  * Returns VKATTN_OK, VKATTN_INVALID (a required field is NULL), VKATTN_UNSUPPORTED (below the minimum; the sentence
  * says in what), VKATTN_NO_MEMORY, VKATTN_FAILED (the loader lacks a function). On failure *device is NULL. Threads:
  * any.
@@ -140,6 +145,10 @@ VKATTN_API vkattn_status vkattn_device_selftest(vkattn_device *device, VkQueue q
 
 /* Free a device and its pipelines; NULL is ignored. Plans must be gone and recorded command buffers finished. */
 VKATTN_API void vkattn_device_destroy(vkattn_device *device);
+
+/* Why the tuning was not taken, a sentence that lives as long as the device, which is told to info.message, too; NULL:
+ * it was, or there was none. Threads: any. */
+VKATTN_API const char *vkattn_device_tuning_refusal(const vkattn_device *device);
 
 /* Scratch memory of a plan. */
 typedef struct vkattn_workspace {

@@ -441,6 +441,11 @@ static void fill_caps(vkattn_device *device)
         .shuffles = (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) &&
                     (subgroup.supportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT),
     };
+    device->key = (struct tuning_key){.vendor = properties.properties.vendorID,
+                                      .device = properties.properties.deviceID,
+                                      .driver_id = (uint32_t)driver.driverID,
+                                      .driver_version = properties.properties.driverVersion};
+    memcpy(device->key.name, properties.properties.deviceName, sizeof device->key.name - 1);
     apply_faults(&driver, properties.properties.deviceType, &device->caps);
     device->caps.fill_groups = fill_groups(device->caps.device_class);
     if (enabled->cooperative_matrix && shuffles(&subgroup) && !device->caps.matrices_off)
@@ -525,6 +530,18 @@ static void say_what_is_off(const vkattn_device *device)
         say(device, "vkattn: no SignedZeroInfNanPreserve for f32: modules are built without it");
 }
 
+/* A tuning that is not for this device changes nothing, and is no reason to do without the device. */
+static void take_tuning(vkattn_device *device)
+{
+    const void *bytes = device->info.tuning;
+    device->info.tuning = NULL; /* the caller's no longer than this call */
+    device->caps.tuning = &device->tuning;
+    if (!bytes || vkattn_tuning_read(bytes, device->info.tuning_size, &device->key, &device->tuning) == VKATTN_OK)
+        return;
+    strncpy(device->tuning_refusal, vkattn_last_error(), sizeof device->tuning_refusal - 1);
+    say(device, device->tuning_refusal);
+}
+
 static vkattn_status init_device(vkattn_device *device)
 {
     struct vk_table *vk = &device->vk;
@@ -541,6 +558,7 @@ static vkattn_status init_device(vkattn_device *device)
     device->caps.addresses = device->caps.addresses && vk->vkGetBufferDeviceAddressKHR;
     TRY(check_minimum(&device->caps));
     say_what_is_off(device);
+    take_tuning(device);
     return create_layouts(device);
 }
 
@@ -594,4 +612,14 @@ uint32_t vkattn_device_pipeline_count(const vkattn_device *device)
 const struct caps *vkattn_device_caps(const vkattn_device *device)
 {
     return &device->caps;
+}
+
+const struct tuning_key *vkattn_device_key(const vkattn_device *device)
+{
+    return &device->key;
+}
+
+const char *vkattn_device_tuning_refusal(const vkattn_device *device)
+{
+    return device->tuning_refusal[0] ? device->tuning_refusal : NULL;
 }

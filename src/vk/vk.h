@@ -4,6 +4,7 @@
 
 #include "plan.h"
 #include "status.h"
+#include "tuning.h"
 
 #include <stdatomic.h>
 #include <vkattn/vulkan.h>
@@ -92,7 +93,10 @@ struct pipeline {
 };
 
 struct vkattn_device {
-    struct caps caps;
+    struct caps caps; /* points to tuning */
+    struct tuning_key key;
+    struct tuning tuning;
+    char tuning_refusal[256]; /* "": it was taken, or there was none */
     vkattn_device_info info;
     vkattn_enabled enabled; /* info.enabled points here */
     struct vk_table vk;

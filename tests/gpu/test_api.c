@@ -3,6 +3,7 @@
 
 #include "plan.h"
 #include "spy.h"
+#include "tuning.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -1279,5 +1280,51 @@ Test(api, a_member_does_not_depend_on_the_batch)
         gpu_case_free(&alone);
     }
     gpu_case_free(&all);
+    gpu_close(context);
+}
+
+/* ---- Tuning ---------------------------------------------------------------------------------------------------- */
+
+static void note_message(void *user, const char *text)
+{
+    snprintf(user, 256, "%s", text);
+}
+
+/* A refused tuning is told, and leaves every report as it is; an own one moves the cost. */
+Test(api, a_tuning_is_taken_or_refused)
+{
+    vkattn_context *context = gpu_open(0);
+    vkattn_device_info info = gpu_info(context);
+    char text[2048], message[256] = "";
+    struct tuning tuning;
+    vkattn_report plain, tuned;
+    memset(&tuning, 0, sizeof tuning);
+    tuning.scales[0][0] = tuning.scales[0][1] = 2000;
+    const struct tuning_key *key = vkattn_device_key(context->vkattn);
+    const size_t size = vkattn_tuning_write(&tuning, key, text, sizeof text);
+    cr_expect(vkattn_device_tuning_refusal(context->vkattn) == NULL, "there was none");
+    gpu_ok(vkattn_explain(context->vkattn, &small, NULL, &plain));
+
+    info.tuning = text, info.tuning_size = size;
+    vkattn_device *device = create_device(&info);
+    memset(text, 0, sizeof text); /* the library keeps nothing of it */
+    cr_expect(vkattn_device_tuning_refusal(device) == NULL);
+    gpu_ok(vkattn_explain(device, &small, NULL, &tuned));
+    cr_expect(tuned.candidates[0].cost == 2 * plain.candidates[0].cost);
+    expect_attended(device, &small, &quick, NULL, "tuned");
+    vkattn_device_destroy(device);
+
+    struct tuning_key other = *key;
+    other.driver_version++;
+    info.tuning_size = vkattn_tuning_write(&tuning, &other, text, sizeof text);
+    info.message = note_message, info.message_user = message;
+    device = create_device(&info);
+    cr_assert(vkattn_device_tuning_refusal(device));
+    cr_expect(strstr(vkattn_device_tuning_refusal(device), "another version of the driver"), "%s",
+              vkattn_device_tuning_refusal(device));
+    cr_expect_str_eq(message, vkattn_device_tuning_refusal(device));
+    gpu_ok(vkattn_explain(device, &small, NULL, &tuned));
+    cr_expect(memcmp(&tuned, &plain, sizeof plain) == 0);
+    vkattn_device_destroy(device);
     gpu_close(context);
 }
