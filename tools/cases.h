@@ -9,7 +9,7 @@ struct bench_case {
     vkattn_problem problem; /* no optional inputs; dim_v is dim_qk */
 };
 
-enum { BENCH_CASES = 15 };
+enum { BENCH_CASES = 17 };
 extern const struct bench_case bench_cases[BENCH_CASES];
 
 #endif
