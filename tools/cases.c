@@ -18,6 +18,8 @@ const struct bench_case bench_cases[BENCH_CASES] = {
     {"prefill-f16-d64", SQUARE(8, 1024, 64, VKATTN_F16, .flags = 0)},
     {"prefill-f16-d128", SQUARE(8, 1024, 128, VKATTN_F16, .flags = 0)},
     {"prefill-bf16-d128", SQUARE(8, 1024, 128, VKATTN_BF16, .flags = 0)},
+    {"causal-f16-d64", SQUARE(8, 1024, 64, VKATTN_F16, .flags = VKATTN_CAUSAL, .align = VKATTN_TOP_LEFT)},
+    {"causal-f16-d128", SQUARE(8, 1024, 128, VKATTN_F16, .flags = VKATTN_CAUSAL, .align = VKATTN_TOP_LEFT)},
     {"softcap-f32-d64", SQUARE(8, 1024, 64, VKATTN_F32, .softcap = 30)},
     {"square-f32-d64-t4096", SQUARE(1, 4096, 64, VKATTN_F32, .flags = 0)},
     {"causal-f32-d64-t4096", SQUARE(1, 4096, 64, VKATTN_F32, .flags = VKATTN_CAUSAL, .align = VKATTN_TOP_LEFT)},

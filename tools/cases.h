@@ -11,7 +11,7 @@ struct bench_case {
     vkattn_problem problem; /* no optional inputs; dim_v is dim_qk */
 };
 
-enum { BENCH_CASES = 15 };
+enum { BENCH_CASES = 17 };
 extern const struct bench_case bench_cases[BENCH_CASES];
 
 /* Q, K, V of any values in -1 .. 1, the same on every machine, and room for O. False: out of memory. Free them in
