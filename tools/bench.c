@@ -441,15 +441,17 @@ static bool parse(int argc, char **argv, struct bench_options *options, int *exi
         if (!take_option(option, optarg, options))
             return false;
     }
+    if (options->rounds == 0)
+        options->rounds = options->calibrate ? CALIBRATE_ROUNDS : DEFAULT_ROUNDS;
     if (optind < argc)
         command_complain("unexpected argument '%s'", argv[optind]);
     else if (options->calibrate && (options->roofline || options->kernel))
         command_complain("option --calibrate goes without --%s", options->roofline ? "roofline" : "kernel");
     else if (options->seconds && !options->calibrate)
         command_complain("option --seconds goes with --calibrate");
-    else if (options->rounds == 0)
-        options->rounds = options->calibrate ? CALIBRATE_ROUNDS : DEFAULT_ROUNDS;
-    return optind == argc && options->rounds != 0;
+    else
+        return true;
+    return false;
 }
 
 static int calibrate(const struct bench *bench)

@@ -1,6 +1,8 @@
 /* Planning on pretended devices: which kernel whom gets, refusals, workspaces, parameter blocks, counted work. */
 #include "plan.h"
 
+#include "tuning.h"
+
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -589,6 +591,90 @@ Test(plan, is_a_pure_function)
             cr_expect(memcmp(&plans[0], &plans[1], sizeof *plans) == 0, "%s, %s", devices[d].name, shapes[s].name);
             cr_expect(memcmp(&reports[0], &reports[1], sizeof *reports) == 0, "%s, %s", devices[d].name,
                       shapes[s].name);
+        }
+}
+
+/* ---- Tuning ---------------------------------------------------------------------------------------------------- */
+
+static uint32_t number_of(const char *kernel)
+{
+    uint32_t i = 0;
+    while (vkattn_kernels[i] != kernel_named(kernel))
+        i++;
+    cr_assert(i < TUNING_KERNELS);
+    return i;
+}
+
+/* Who gets what once measurements say that a kernel takes so many thousandths of what its cost says. */
+static const struct {
+    enum device device;
+    enum shape shape;
+    const char *tuned;
+    uint32_t scale;
+    const char *kernel;
+} tuned_expectations[] = {
+    /* clang-format off */
+    {NVIDIA, PREFILL, "fwd_tile", 100000, "fwd_decode"},
+    {NVIDIA, DECODE, "fwd_decode", 100000, "fwd_rows"},
+    {NVIDIA, DECODE, "fwd_decode", 1100, "fwd_decode"},
+    {NVIDIA, DECODE, "fwd_tile", 10, "fwd_tile"},
+    {AMD, DECODE, "fwd_decode", 100000, "fwd_rows"},
+    {AMD, HALF_128, "fwd_tile", 100000, "fwd_decode"},
+    {INTEL, PREFILL, "fwd_tile", 100000, "fwd_decode"},
+    {INTEL, WIDEST, "fwd_decode", 100000, "fwd_rows"},
+    {MALI, DECODE, "fwd_tile", 10, "fwd_tile"},
+    {MALI, PREFILL, "fwd_decode", 10, "fwd_tile"}, /* which it refuses */
+    {APPLE, PREFILL, "fwd_tile", 100000, "fwd_rows"},
+    {LLVMPIPE, PREFILL, "fwd_tile", 100000, "fwd_decode"},
+    {LLVMPIPE, DECODE, "fwd_decode", 100000, "fwd_rows"},
+    {SWIFTSHADER, DECODE, "fwd_decode", 10, "fwd_decode"},
+    {MINIMUM, PREFILL, "fwd_tile", 100000, "fwd_rows"},
+    {MINIMUM, PREFILL, "fwd_rows", 10, "fwd_rows"},
+    /* clang-format on */
+};
+
+Test(plan, a_tuned_cost_changes_who_gets_what)
+{
+    for (size_t i = 0; i < COUNT(tuned_expectations); i++) {
+        struct tuning tuning = {0};
+        struct caps caps = devices[tuned_expectations[i].device].caps;
+        const uint32_t number = number_of(tuned_expectations[i].tuned);
+        tuning.scales[number][0] = tuning.scales[number][1] = tuned_expectations[i].scale;
+        caps.tuning = &tuning;
+        const struct plan plan = choose(&shapes[tuned_expectations[i].shape].problem, &caps, NULL);
+        cr_expect_str_eq(vkattn_forward_step(&plan)->kernel->name, tuned_expectations[i].kernel, "%s, %s, %s: %s",
+                         devices[tuned_expectations[i].device].name, shapes[tuned_expectations[i].shape].name,
+                         tuned_expectations[i].tuned, vkattn_forward_step(&plan)->kernel->name);
+    }
+}
+
+static void prefer_everywhere(struct tuning *tuning, uint32_t kernel, uint32_t row)
+{
+    for (int access = 0; access < 2; access++)
+        for (int type = 0; type < TUNING_TYPES; type++)
+            for (int width = 0; width < TUNING_WIDTHS; width++)
+                tuning->tiles[kernel][access][type][width] = row;
+}
+
+/* Whatever row a tuning prefers, on whatever device: what is planned fits. */
+Test(plan, every_tuned_row_fits_or_is_passed_over)
+{
+    for (uint32_t k = 0; k < vkattn_kernel_count; k++)
+        for (uint32_t row = 1; vkattn_kernels[k]->role == ROLE_FORWARD && row <= vkattn_kernels[k]->tile_count; row++) {
+            struct tuning tuning = {0};
+            prefer_everywhere(&tuning, k, row);
+            for (int d = 0; d < VARIANTS; d++)
+                for (int s = 0; s < SHAPES; s++) {
+                    vkattn_report report;
+                    struct caps caps = caps_of(d);
+                    caps.tuning = &tuning;
+                    const struct plan plan = choose(&shapes[s].problem, &caps, &report);
+                    const vkattn_problem *p = &shapes[s].problem;
+                    check_report(devices[d % DEVICES].name, shapes[s].name, &plan, &report);
+                    check_step(devices[d % DEVICES].name, shapes[s].name, vkattn_forward_step(&plan), &caps);
+                    cr_expect(vkattn_forward_step(&plan)->tile->max_dim >=
+                              (p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v));
+                }
         }
 }
 
