@@ -89,8 +89,9 @@ function(vkattn_spirv result folder)
         OUTPUT ${module}
         COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/spirv
         COMMAND ${GLSLANG} -V --quiet --target-env spirv1.3 -DVKA_ADDRESS=${access} -I${PROJECT_SOURCE_DIR}/shaders
-                ${PROJECT_SOURCE_DIR}/${folder}/${kernel}.comp -o ${module}
-        COMMAND ${SPIRV_VAL} --target-env vulkan1.1 ${module}
+                ${PROJECT_SOURCE_DIR}/${folder}/${kernel}.comp -o ${module}.new
+        COMMAND ${SPIRV_VAL} --target-env vulkan1.1 ${module}.new
+        COMMAND ${CMAKE_COMMAND} -E rename ${module}.new ${module} # not before it is known to be good
         DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/${kernel}.comp ${includes} ${GLSLANG}
         COMMENT "Compiling ${kernel}.comp (VKA_ADDRESS=${access})"
         VERBATIM)

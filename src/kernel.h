@@ -10,10 +10,10 @@
 #include "problem.h"
 #include "shaders/shared/params.h"
 
-/* One SPIR-V module; made from a .comp file by cmake/spirv.cmake. */
+/* One SPIR-V module; made from a .comp file by cmake/spirv.cmake. Packed by cmake/embed.cmake: 16-bit units. */
 struct spirv {
-    const uint32_t *words;
-    size_t count;
+    const uint16_t *units;
+    size_t count;        /* words */
     const char *missing; /* why the build has no such module; NULL: it has */
 };
 
@@ -82,6 +82,9 @@ struct kernel {
 /* THE CATALOGUE. */
 extern const struct kernel *const vkattn_kernels[];
 extern const uint32_t vkattn_kernel_count;
+
+/* The `count` words of a module. */
+void vkattn_spirv_words(const struct spirv *spirv, uint32_t words[]);
 
 /* Helpers that kernels share. */
 

@@ -23,6 +23,19 @@ const char *vkattn_kernel_missing(uint32_t index)
     return index < vkattn_kernel_count ? vkattn_kernels[index]->spirv->missing : NULL;
 }
 
+void vkattn_spirv_words(const struct spirv *spirv, uint32_t words[])
+{
+    const uint16_t *unit = spirv->units;
+    for (size_t i = 0; i < spirv->count; i++) {
+        uint32_t word = *unit++;
+        if (word >= 0x8000) {
+            const uint32_t upper = word == 0xFFFF ? *unit++ : word - 0x8000;
+            word = upper << 16 | *unit++;
+        }
+        words[i] = word;
+    }
+}
+
 /* sum over n = 0 .. count-1 of clamp(first + n, 0, limit) */
 static double clamped_sum(double first, double count, double limit)
 {

@@ -17,6 +17,9 @@ static const double enough_seconds = 2e-3;
 /* Beyond what caches hold; a processor's are smaller, and its copies slower. */
 enum { COPY_BYTES = 1 << 28, CPU_COPY_BYTES = 1 << 26 };
 
+/* Of a probe's module. */
+enum { MOST_WORDS = 4096 };
+
 extern const struct spirv vkattn_spirv_probe[2], vkattn_spirv_probe_f16[2];
 
 /* What is measured; a probe without a module does not compute. */
@@ -97,9 +100,12 @@ static vkattn_status make_pipeline(struct probe *probe)
         .sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO, .setLayoutCount = 1, .pSetLayouts = &probe->set_layout};
     TRY_VK(vkCreatePipelineLayout(device, &layout, NULL, &probe->layout));
     const struct spirv *spirv = kinds[probe->kind].spirv;
-    const VkShaderModuleCreateInfo module = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-                                             .codeSize = spirv->count * sizeof(uint32_t),
-                                             .pCode = spirv->words};
+    uint32_t words[MOST_WORDS];
+    if (spirv->count > MOST_WORDS)
+        return vkattn_error_set(VKATTN_NO_MEMORY, "the probe's module is too large");
+    vkattn_spirv_words(spirv, words);
+    const VkShaderModuleCreateInfo module = {
+        .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = spirv->count * sizeof *words, .pCode = words};
     VkComputePipelineCreateInfo info = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
                                         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                                                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,

@@ -37,37 +37,32 @@ static bool is_float_controls(const uint32_t *words)
     }
 }
 
-/* The module without float controls: the same words less three instructions. */
-static size_t strip_float_controls(const struct spirv *spirv, uint32_t *out)
+/* Takes three instructions out; returns how many words are left. */
+static size_t strip_float_controls(uint32_t *words, size_t count)
 {
-    size_t count = SPIRV_HEADER_WORDS;
-    memcpy(out, spirv->words, SPIRV_HEADER_WORDS * sizeof *out);
-    for (size_t at = SPIRV_HEADER_WORDS; at < spirv->count;) {
-        const size_t length = spirv->words[at] >> 16;
-        if (!is_float_controls(spirv->words + at)) {
-            memcpy(out + count, spirv->words + at, length * sizeof *out);
-            count += length;
+    size_t left = SPIRV_HEADER_WORDS;
+    for (size_t at = SPIRV_HEADER_WORDS; at < count;) {
+        const size_t length = words[at] >> 16;
+        if (!is_float_controls(words + at)) {
+            memmove(words + left, words + at, length * sizeof *words);
+            left += length;
         }
         at += length;
     }
-    return count;
+    return left;
 }
 
 static vkattn_status create_module(vkattn_device *device, const struct spirv *spirv, VkShaderModule *module)
 {
-    VkShaderModuleCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-                                     .codeSize = spirv->count * sizeof *spirv->words,
-                                     .pCode = spirv->words};
-    uint32_t *stripped = NULL;
-    if (!device->caps.float_controls) {
-        stripped = malloc(info.codeSize);
-        if (stripped == NULL)
-            return vkattn_fail(VKATTN_NO_MEMORY, "out of host memory for a shader module");
-        info.codeSize = strip_float_controls(spirv, stripped) * sizeof *stripped;
-        info.pCode = stripped;
-    }
+    uint32_t *words = malloc(spirv->count * sizeof *words);
+    if (words == NULL)
+        return vkattn_fail(VKATTN_NO_MEMORY, "out of host memory for a shader module");
+    vkattn_spirv_words(spirv, words);
+    const size_t count = device->caps.float_controls ? spirv->count : strip_float_controls(words, spirv->count);
+    const VkShaderModuleCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = count * sizeof *words, .pCode = words};
     const VkResult result = device->vk.vkCreateShaderModule(device->info.device, &info, device->info.allocator, module);
-    free(stripped);
+    free(words);
     return vkattn_vk_status(result, "vkCreateShaderModule");
 }
 

@@ -4,6 +4,7 @@
 
 #include <criterion/criterion.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -11,6 +12,11 @@
 /* Words of SPIR-V that matter here. */
 enum { HEADER = 5, OP_NAME = 5, OP_MEMBER_NAME = 6, OP_TYPE_STRUCT = 30, OP_DECORATE = 71, OP_MEMBER_DECORATE = 72 };
 enum { SPEC_ID = 1, ARRAY_STRIDE = 6, OFFSET = 35 };
+
+struct module {
+    const uint32_t *words;
+    size_t count;
+};
 
 struct member {
     const char *name;
@@ -43,7 +49,7 @@ static const struct layout {
 };
 
 /* The next instruction of `opcode` from *at on; NULL: there is none. */
-static const uint32_t *next(const struct spirv *spirv, uint32_t opcode, size_t *at)
+static const uint32_t *next(const struct module *spirv, uint32_t opcode, size_t *at)
 {
     while (*at < spirv->count) {
         const uint32_t *instruction = spirv->words + *at;
@@ -55,7 +61,7 @@ static const uint32_t *next(const struct spirv *spirv, uint32_t opcode, size_t *
     return NULL;
 }
 
-static const char *name_of(const struct spirv *spirv, uint32_t id)
+static const char *name_of(const struct module *spirv, uint32_t id)
 {
     const uint32_t *i;
     for (size_t at = HEADER; (i = next(spirv, OP_NAME, &at));)
@@ -65,7 +71,7 @@ static const char *name_of(const struct spirv *spirv, uint32_t id)
 }
 
 /* GLSL's names are those of C, in that order. */
-static void expect_names(const struct spirv *spirv, uint32_t id, const struct layout *layout, const char *kernel)
+static void expect_names(const struct module *spirv, uint32_t id, const struct layout *layout, const char *kernel)
 {
     size_t count = 0;
     const uint32_t *i;
@@ -81,7 +87,7 @@ static void expect_names(const struct spirv *spirv, uint32_t id, const struct la
 }
 
 /* The members of a struct that has offsets lie where C puts them; how many have one. */
-static size_t expect_offsets(const struct spirv *spirv, uint32_t id, const struct layout *layout, const char *kernel)
+static size_t expect_offsets(const struct module *spirv, uint32_t id, const struct layout *layout, const char *kernel)
 {
     size_t count = 0;
     const uint32_t *i;
@@ -99,7 +105,7 @@ static size_t expect_offsets(const struct spirv *spirv, uint32_t id, const struc
 }
 
 /* A module may hold a struct twice, once without offsets, for variables. */
-static void expect_layout(const struct spirv *spirv, const struct layout *layout, const char *kernel)
+static void expect_layout(const struct module *spirv, const struct layout *layout, const char *kernel)
 {
     size_t laid_out = 0;
     const uint32_t *i;
@@ -111,14 +117,27 @@ static void expect_layout(const struct spirv *spirv, const struct layout *layout
     cr_expect(laid_out > 0, "%s has no %s", kernel, layout->name);
 }
 
-static void for_each_module(void (*expect)(const struct spirv *spirv, const char *kernel))
+static void expect_module(const struct spirv *spirv, void (*expect)(const struct module *spirv, const char *kernel),
+                          const char *kernel)
+{
+    if (spirv->missing)
+        return;
+    uint32_t *words = calloc(spirv->count, sizeof *words);
+    cr_assert(words != NULL);
+    vkattn_spirv_words(spirv, words);
+    cr_expect(words[0] == 0x07230203, "%s: SPIR-V's magic number", kernel);
+    expect(&(struct module){words, spirv->count}, kernel);
+    free(words);
+}
+
+static void for_each_module(void (*expect)(const struct module *spirv, const char *kernel))
 {
     for (uint32_t k = 0; k < vkattn_kernel_count; k++)
         for (int access = 0; access < 2; access++)
-            expect(&vkattn_kernels[k]->spirv[access], vkattn_kernels[k]->name);
+            expect_module(&vkattn_kernels[k]->spirv[access], expect, vkattn_kernels[k]->name);
 }
 
-static void expect_layouts(const struct spirv *spirv, const char *kernel)
+static void expect_layouts(const struct module *spirv, const char *kernel)
 {
     for (size_t i = 0; i < COUNT(layouts); i++)
         expect_layout(spirv, &layouts[i], kernel);
@@ -130,7 +149,7 @@ Test(layout, blocks_lie_alike_in_c_and_in_every_module)
 }
 
 /* The array of tensors is the only one of structs. */
-static void expect_stride(const struct spirv *spirv, const char *kernel)
+static void expect_stride(const struct module *spirv, const char *kernel)
 {
     bool found = false;
     const uint32_t *i;
@@ -144,7 +163,7 @@ Test(layout, tensors_follow_each_other_alike)
     for_each_module(expect_stride);
 }
 
-static void expect_ids(const struct spirv *spirv, const char *kernel)
+static void expect_ids(const struct module *spirv, const char *kernel)
 {
     bool seen[VKA_IDS] = {0};
     const uint32_t *i;
