@@ -105,10 +105,10 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Whether so large a part of the time that the options give is over. */
-static bool out_of_time(const struct bench *bench, double part)
+/* Whether the time that the options give is over, or would be in so many seconds. */
+static bool out_of_time(const struct bench *bench, double more)
 {
-    return bench->options->seconds && now() - bench->start > part * bench->options->seconds;
+    return bench->options->seconds && now() - bench->start + more > bench->options->seconds;
 }
 
 /* The first run of each compiles what planning left (llvmpipe: the machine code) and warms caches. Where that takes the
@@ -119,7 +119,7 @@ static vkattn_status warm(struct bench *bench)
     vkattn_status status = VKATTN_OK;
     for (unsigned i = 0; status == VKATTN_OK && i < bench->line_count; i++) {
         struct line *line = &bench->lines[i];
-        if (i > 0 && out_of_time(bench, 0.4)) {
+        if (i > 0 && out_of_time(bench, 0.6 * bench->options->seconds)) {
             command_complain("%s and what follows are left out, for want of time", line->bench_case->name);
             while (bench->line_count > i)
                 session_close(bench->lines[--bench->line_count].session);
@@ -136,8 +136,12 @@ static vkattn_status measure(struct bench *bench)
 {
     vkattn_status status = warm(bench);
     unsigned round = 0;
-    while (status == VKATTN_OK && round < bench->rounds && !(round && out_of_time(bench, 1)))
+    double length = 0; /* of the last round: one that would not end in time is not begun */
+    while (status == VKATTN_OK && round < bench->rounds && !(round && out_of_time(bench, length))) {
+        const double start = now();
         status = one_round(bench, round++);
+        length = now() - start;
+    }
     bench->rounds = round;
     command_progress(NULL);
     return status;
