@@ -1,4 +1,5 @@
 /* vkattn bench: prefill and decode lines, interleaved with the probes; medians and ratios within one run. */
+#define _GNU_SOURCE /* getopt_long, clock_gettime */
 #include "calibrate.h"
 #include "cases.h"
 #include "command.h"
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <vkattn/reference.h>
 
 enum { MOST_ROUNDS = 101, DEFAULT_ROUNDS = 9, CALIBRATE_ROUNDS = 3 };
@@ -43,6 +45,8 @@ struct rate {
 struct bench {
     const struct bench_options *options;
     vkattn_context *context;
+    unsigned rounds; /* those of the options, or those that there was time for */
+    double start;
     bool by_cpu; /* the device is this processor: ratios are by its time */
     struct rate rates[PROBE_KINDS];
     struct hostcost host;
@@ -86,7 +90,7 @@ static vkattn_status one_round(struct bench *bench, unsigned round)
     }
     for (unsigned i = 0; status == VKATTN_OK && i < bench->line_count; i++) {
         struct line *line = &bench->lines[i];
-        command_progress("round %u of %u: %s ...", round + 1, bench->options->rounds, line->bench_case->name);
+        command_progress("round %u of %u: %s ...", round + 1, bench->rounds, line->bench_case->name);
         status = session_run(line->session, &sample);
         line->device[round] = sample.device;
         line->cpu[round] = sample.cpu;
@@ -94,15 +98,51 @@ static vkattn_status one_round(struct bench *bench, unsigned round)
     return status;
 }
 
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Whether the time that the options give is over, or would be in so many seconds. */
+static bool out_of_time(const struct bench *bench, double more)
+{
+    return bench->options->seconds && now() - bench->start + more > bench->options->seconds;
+}
+
+/* The first run of each compiles what planning left (llvmpipe: the machine code) and warms caches. Where that takes the
+ * time, the lines behind are left out. */
+static vkattn_status warm(struct bench *bench)
+{
+    struct sample sample;
+    vkattn_status status = VKATTN_OK;
+    for (unsigned i = 0; status == VKATTN_OK && i < bench->line_count; i++) {
+        struct line *line = &bench->lines[i];
+        if (i > 0 && out_of_time(bench, 0.6 * bench->options->seconds)) {
+            command_complain("%s and what follows are left out, for want of time", line->bench_case->name);
+            while (bench->line_count > i)
+                session_close(bench->lines[--bench->line_count].session);
+            break;
+        }
+        command_progress("first run of %s ...", line->bench_case->name);
+        status = session_run(line->session, &sample);
+        line->first += sample.cpu;
+    }
+    return status;
+}
+
 static vkattn_status measure(struct bench *bench)
 {
-    /* The first round compiles what planning left (llvmpipe: the machine code) and warms caches; the second overwrites
-     * it. */
-    vkattn_status status = one_round(bench, 0);
-    for (unsigned i = 0; status == VKATTN_OK && i < bench->line_count; i++)
-        bench->lines[i].first += bench->lines[i].cpu[0];
-    for (unsigned round = 0; status == VKATTN_OK && round < bench->options->rounds; round++)
-        status = one_round(bench, round);
+    vkattn_status status = warm(bench);
+    unsigned round = 0;
+    double length = 0; /* of the last round: one that would not end in time is not begun */
+    while (status == VKATTN_OK && round < bench->rounds && !(round && out_of_time(bench, length))) {
+        const double start = now();
+        status = one_round(bench, round++);
+        length = now() - start;
+    }
+    bench->rounds = round;
     command_progress(NULL);
     return status;
 }
@@ -112,7 +152,7 @@ static vkattn_status measure(struct bench *bench)
 /* The seconds that ratios are of. */
 static double counted(const struct bench *bench, double *device, double *cpu)
 {
-    return timing_median(bench->by_cpu ? cpu : device, bench->options->rounds);
+    return timing_median(bench->by_cpu ? cpu : device, bench->rounds);
 }
 
 /* Work per counted second of a probe; 0 where it did not run. */
@@ -179,7 +219,7 @@ static void print_roofline(struct bench *bench)
 
 static void print_lines(struct bench *bench)
 {
-    const unsigned rounds = bench->options->rounds;
+    const unsigned rounds = bench->rounds;
     struct rate *base = &bench->rates[PROBE_BASE];
     const double probe_device = timing_median(base->device, rounds);
     printf("%s, %s %s; medians of %u interleaved rounds\n", bench->context->listed.name, bench->context->listed.driver,
@@ -237,7 +277,7 @@ static void json_rates(struct json *json, struct bench *bench)
 
 static void json_line(struct json *json, struct bench *bench, struct line *line)
 {
-    const unsigned rounds = bench->options->rounds;
+    const unsigned rounds = bench->rounds;
     json_open_object(json, NULL);
     json_string(json, "case", line->bench_case->name);
     json_string(json, "kernel", line->report.candidates[line->report.chosen].kernel);
@@ -258,7 +298,7 @@ static void json_line(struct json *json, struct bench *bench, struct line *line)
 
 static void print_json(struct bench *bench)
 {
-    const unsigned rounds = bench->options->rounds;
+    const unsigned rounds = bench->rounds;
     struct rate *base = &bench->rates[PROBE_BASE];
     struct json json = {.file = stdout};
     json_open_object(&json, NULL);
@@ -297,6 +337,8 @@ static vkattn_status open_probes(struct bench *bench)
 
 static int run_bench(struct bench *bench)
 {
+    bench->rounds = bench->options->rounds;
+    bench->start = now();
     bench->by_cpu = bench->context->listed.type == VK_PHYSICAL_DEVICE_TYPE_CPU;
     vkattn_status status = open_probes(bench);
     if (status != VKATTN_OK)
@@ -341,7 +383,7 @@ static const char usage[] =
     "                   part of the rate that bounds it\n"
     "  --calibrate      instead: run each case on every kernel that can, and print predicted beside measured time\n"
     "  --tuning FILE    choose tiles and kernels by this file of `vkattn tune`\n"
-    "  --seconds N      with --calibrate: begin no case after so many\n"
+    "  --seconds N      end after about so many, with fewer rounds and cases\n"
     "  --json           print JSON\n"
     "  --verbose        print the library's messages\n"
     "  --help           print this text\n\n" COMMAND_EXIT_HELP;
@@ -447,8 +489,6 @@ static bool parse(int argc, char **argv, struct bench_options *options, int *exi
         command_complain("unexpected argument '%s'", argv[optind]);
     else if (options->calibrate && (options->roofline || options->kernel))
         command_complain("option --calibrate goes without --%s", options->roofline ? "roofline" : "kernel");
-    else if (options->seconds && !options->calibrate)
-        command_complain("option --seconds goes with --calibrate");
     else
         return true;
     return false;

@@ -44,10 +44,13 @@ static vkattn_status measure_case(struct calibration *calibration, const struct 
         command_complain("%s is left out: %s", bench_case->name, vkattn_last_error());
         return VKATTN_OK;
     }
+    /* The chosen one first: its time says which of the others can be waited for. */
+    options.kernel = report.candidates[report.chosen].kernel;
+    line->chosen = ways_add(&line->ways, &options) ? 0 : -1;
     for (uint32_t i = 0; i < report.candidate_count; i++) {
         options.kernel = report.candidates[i].kernel;
-        if (ways_add(&line->ways, &options) && (int32_t)i == report.chosen)
-            line->chosen = (int)line->ways.count - 1;
+        if ((int32_t)i != report.chosen)
+            ways_add(&line->ways, &options);
     }
     calibration->count++;
     return ways_measure(&line->ways);

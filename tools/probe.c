@@ -208,6 +208,8 @@ vkattn_status probe_open(vkattn_context *context, enum probe_kind kind, struct p
     vkattn_status status = kind == PROBE_COPY ? make_copy(made) : make_compute(made);
     if (status == VKATTN_OK && (kind == PROBE_F32 || kind == PROBE_F16))
         status = grow(made);
+    else if (status == VKATTN_OK)
+        status = probe_run(made, &(struct sample){0}); /* compiles, and touches the pages */
     if (status == VKATTN_OK)
         *probe = made;
     else

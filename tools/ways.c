@@ -10,6 +10,9 @@
  * included, takes so many has no second. */
 static const double hopeless = 4, hopeless_at_once = 20;
 
+/* Nor does one run that should take longer than this, as the first way's time and both costs have it. */
+static const double too_long = 2;
+
 void ways_init(struct ways *ways, vkattn_context *context, const vkattn_problem *problem, unsigned rounds)
 {
     memset(ways, 0, sizeof *ways);
@@ -56,12 +59,23 @@ static bool is_hopeless(const struct ways *ways, double seconds, double factor)
     return best && seconds > factor * best->seconds;
 }
 
+static bool should_take_too_long(const struct ways *ways, struct way *way)
+{
+    const struct way *best = ways_best(ways);
+    const double seconds = best ? way->cost * best->seconds / best->cost : 0;
+    if (seconds > too_long)
+        snprintf(way->reason, sizeof way->reason, "left out: a run should take %.1f s", seconds);
+    return seconds > too_long;
+}
+
 /* Two runs of each: the first compiles what planning left, and warms caches. */
 static vkattn_status open_all(struct ways *ways, const struct blob blobs[BLOB_COUNT])
 {
     for (unsigned i = 0; i < ways->count; i++) {
         struct way *way = &ways->way[i];
         double seconds = 0;
+        if (should_take_too_long(ways, way))
+            continue;
         command_progress("preparing %s, tile %u ...", way->options.kernel, way->tile);
         const vkattn_status status = session_open(ways->context, &ways->problem, &way->options, blobs, &way->session);
         if (status != VKATTN_OK)

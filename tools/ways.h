@@ -32,7 +32,8 @@ void ways_init(struct ways *ways, vkattn_context *context, const vkattn_problem 
 /* Add a way unless the library refuses it; false: it does, for a reason that vkattn_last_error() tells. */
 bool ways_add(struct ways *ways, const vkattn_options *options);
 
-/* Run all of them, in turns. A way that takes far longer than the best is left after one run. What cannot be opened or
+/* Run all of them, in turns. A way that takes far longer than the best is left after one run; one that should take
+ * seconds, by the costs and a way before it, is not begun. What cannot be opened or
  * run stays without seconds; fails only where nothing can go on: VKATTN_NO_MEMORY (the tensors), VKATTN_DEVICE_LOST. */
 vkattn_status ways_measure(struct ways *ways);
 
