@@ -59,8 +59,9 @@ static uint64_t tables_sum(void)
         const struct kernel *kernel = vkattn_kernels[k];
         sum = add_bytes(sum, kernel->name, strlen(kernel->name));
         for (const struct tile *t = kernel->tiles; t < kernel->tiles + kernel->tile_count; t++) {
-            const uint32_t fields[] = {t->classes, t->addresses, t->max_dim, t->workgroup, t->rows,
-                                       t->keys,    t->qk_keys,   t->pv_keys, t->split,     t->subgroup};
+            const uint32_t fields[] = {t->classes,  t->addresses, t->max_dim,  t->workgroup, t->rows,
+                                       t->keys,     t->qk_keys,   t->pv_keys,  t->split,     t->subgroup,
+                                       t->matrix.m, t->matrix.n,  t->matrix.k, t->subgroups};
             for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
                 sum = add_number(sum, fields[i]);
         }
