@@ -123,14 +123,16 @@ const bool Q_WHOLE = D % (4 * SPLIT) == 0, V_WHOLE = DV % (4 * SPLIT) == 0;
             CALL(PART##_INNER + c, false); \
     }
 
-// With SPLIT = 1 the chunk's sum is added to c as a whole. llvmpipe of Mesa 26.2 (LLVM 22) computes one key after another,
-// and D multiply-adds that wait for each other took 1.6 times as long; Mesa 26.1 takes both forms alike. On AMD, whose
-// tiles have parts, the addition costs 14% of the vector instructions.
+// On a CPU the chunk's sum is added to c as a whole. llvmpipe of Mesa 26.2 (LLVM 22) computes one key after another, and D
+// multiply-adds that wait for each other took 1.6 times as long; Mesa 26.1 takes both forms alike. On AMD, whose tiles ask
+// for a subgroup size, the addition costs 14% of the vector instructions.
+const bool IN_CHUNKS = SPLIT == 1 && SUBGROUP == 0;
+
 float dot_onto(vec4 a, vec4 b, float c)
 {
-    const float first = SPLIT == 1 ? a.x * b.x : fma(a.x, b.x, c);
+    const float first = IN_CHUNKS ? a.x * b.x : fma(a.x, b.x, c);
     const float sum = fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, first)));
-    return SPLIT == 1 ? c + sum : sum;
+    return IN_CHUNKS ? c + sum : sum;
 }
 
 // Adds up the parts' scores of the first n keys (1 or KEYS). Two buffers make one barrier enough: who writes the first one
