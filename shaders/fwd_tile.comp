@@ -224,7 +224,7 @@ void fold_chunk(Slice sums, uint c, bool store)
 {
     // The last part of an uneven split may have fewer chunks. The test is in all of them, since without it RADV has the
     // loads of all chunks in flight, for 48 more registers.
-    if ((SPLIT > 1 || SUBGROUP != 0) && 4 * c >= PARAMS.dim_v)
+    if ((SPLIT > 1 || SUBGROUP != 0) && 4 * (part * V_CHUNKS + c) >= PARAMS.dim_v)
         return;
     vec4 x = acc[c];
     if (folded)
