@@ -333,16 +333,15 @@ void select_value_chunk(Slice value, uint c, bool inner, bool seen)
 void step_selected(Slice k_slice, Slice v_slice, uint q_first, uint v_first, int j)
 {
     const Slice key = slice_at(k_slice, uint(j) * PARAMS.tensors[K_TENSOR].row_stride + q_first, type_log2(KEY_TYPE));
-    // Four chains: one chain of as many multiply-adds as the head is wide compiles for seconds on llvmpipe.
-    vec4 dot = vec4(0.0);
-#define DOT_CHUNK(c, inner) dot = fma(q[c], load_k(key, c, q_left, inner || Q_WHOLE, inner), dot)
+    // The sums of step(), in its order: a score that rounded otherwise could lie above m by more than exp() takes.
+    s[0] = 0.0;
+#define DOT_CHUNK(c, inner) s[0] = dot_onto(q[c], load_k(key, c, q_left, inner || Q_WHOLE, inner), s[0])
     EACH_CHUNK(Q, DOT_CHUNK)
-    s[0] = (dot.x + dot.y) + (dot.z + dot.w);
     if (SPLIT > 1)
         join_parts(1);
     float bias;
     const bool seen = visible(mem, row, j, bias);
-    s[0] = exp(finish_score(s[0], bias) - exponent_base(stats));
+    s[0] = exp(min(finish_score(s[0], bias) - exponent_base(stats), 0.0));
     const Slice value = slice_at(v_slice, uint(j) * PARAMS.tensors[V_TENSOR].row_stride + v_first, type_log2(KEY_TYPE));
 #define SELECT_CHUNK(c, inner) select_value_chunk(value, c, inner, seen)
     EACH_CHUNK(V, SELECT_CHUNK)
