@@ -31,7 +31,8 @@ void main()
     for (int j = int(gl_LocalInvocationIndex); j < int(PARAMS.len_kv); j += int(gl_WorkGroupSize.x)) {
         float s, value = 0.0;
         if (j >= span.begin && j < span.end && pair_score(m, k, i, j, s))
-            value = is_nan(lse) ? lse : exp_difference(s, lse);
+            // At most 1: the forward kernel may have added up s in another order, and LSE may be less by the difference.
+            value = is_nan(lse) ? lse : min(exp_difference(s, lse), 1.0);
         STORE_WORD(WEIGHTS, w, w_row + uint(j), floatBitsToUint(value));
     }
 }
