@@ -101,6 +101,17 @@ bool vkattn_rows_on_words(const struct tensor *tensor);
 /* Whether that holds for K and V, and they are expected to start on one. */
 bool vkattn_kv_on_words(const struct problem *problem);
 
+bool vkattn_is_cpu(const struct caps *caps);
+
+/* `group_rows` where a work group has the tile's rows, and `constants` where a module has a work group's size alone. */
+uint32_t vkattn_tile_rows(const struct problem *problem, const struct tile *tile);
+void vkattn_workgroup_constant(const struct problem *problem, const struct caps *caps, const struct tile *tile,
+                               uint32_t values[VKA_IDS]);
+
+/* The constants that every kernel sets whose loops over keys are specialised: widths, and what mask.glsl tests by pair.
+ */
+void vkattn_pair_constants(const struct problem *problem, uint32_t values[VKA_IDS]);
+
 /* VKA_ feature bits of a problem. */
 uint32_t vkattn_features(const struct problem *problem);
 

@@ -81,6 +81,33 @@ static uint32_t bit_if(bool condition, uint32_t bit)
     return condition ? bit : 0;
 }
 
+bool vkattn_is_cpu(const struct caps *caps)
+{
+    return caps->device_class == CLASS_CPU || caps->device_class == CLASS_CPU_OLD;
+}
+
+uint32_t vkattn_tile_rows(const struct problem *problem, const struct tile *tile)
+{
+    (void)problem;
+    return tile->rows;
+}
+
+void vkattn_workgroup_constant(const struct problem *problem, const struct caps *caps, const struct tile *tile,
+                               uint32_t values[VKA_IDS])
+{
+    (void)problem, (void)caps;
+    values[VKA_ID_WORKGROUP] = tile->workgroup;
+}
+
+void vkattn_pair_constants(const struct problem *problem, uint32_t values[VKA_IDS])
+{
+    values[VKA_ID_DIM_QK] = problem->dim_qk;
+    values[VKA_ID_DIM_V] = problem->dim_v;
+    values[VKA_ID_BIAS_TYPE] = problem->flags & VKATTN_BIAS ? (uint32_t)problem->bias_type : VKA_TYPE_NONE;
+    values[VKA_ID_MASK_KIND] = (uint32_t)problem->mask_kind;
+    values[VKA_ID_FEATURES] = vkattn_features(problem) & VKA_FEATURES_SPECIALISED;
+}
+
 uint32_t vkattn_features(const struct problem *p)
 {
     const uint32_t flags = p->flags;

@@ -4,33 +4,13 @@
 #include "command.h"
 #include "json.h"
 
+#include "vk/matrices.h"
+
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What is asked for of VK_KHR_cooperative_matrix, where the headers are older (Debian 12's are 1.3.239). */
-#ifndef VK_KHR_cooperative_matrix
-#define VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR ((VkStructureType)1000506001)
-typedef uint32_t VkComponentTypeKHR;
-typedef uint32_t VkScopeKHR;
-typedef struct VkCooperativeMatrixPropertiesKHR {
-    VkStructureType sType;
-    void *pNext;
-    uint32_t MSize;
-    uint32_t NSize;
-    uint32_t KSize;
-    VkComponentTypeKHR AType;
-    VkComponentTypeKHR BType;
-    VkComponentTypeKHR CType;
-    VkComponentTypeKHR ResultType;
-    VkBool32 saturatingAccumulation;
-    VkScopeKHR scope;
-} VkCooperativeMatrixPropertiesKHR;
-typedef VkResult(VKAPI_PTR *PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)(VkPhysicalDevice, uint32_t *,
-                                                                                   VkCooperativeMatrixPropertiesKHR *);
-#endif
 
 /* ---- What is shown --------------------------------------------------------------------------------------------- */
 

@@ -96,7 +96,7 @@
 #define VKA_ID_BIAS_TYPE 6 /* VKA_TYPE_NONE: no bias */
 #define VKA_ID_MASK_KIND 7
 #define VKA_ID_FEATURES 8
-#define VKA_ID_ROWS 9     /* query rows of one invocation */
+#define VKA_ID_ROWS 9     /* packed rows of a work group of fwd_decode */
 #define VKA_ID_KEYS 10    /* keys per step */
 #define VKA_ID_QK_KEYS 11 /* keys per pass over the query; divides KEYS */
 #define VKA_ID_PV_KEYS 12 /* keys per pass over the accumulator; divides KEYS */

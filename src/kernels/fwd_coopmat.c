@@ -180,7 +180,7 @@ static double cost(const struct problem *problem, const struct caps *caps, const
 {
     /* Rows that fill up a subgroup's matrices cost what real ones do; subgroups without rows do not multiply. llvmpipe
      * multiplies matrices at 0.17 of the rate at which it multiplies anything else. */
-    const bool cpu = caps->device_class == CLASS_CPU || caps->device_class == CLASS_CPU_OLD;
+    const bool cpu = vkattn_is_cpu(caps);
     const double rows = round_up(problem->len_q, tile->matrix.n);
     const double pairs = problem->len_q ? vkattn_pairs(problem) * rows / problem->len_q : 0;
     const double each = cpu ? 0.5 : 0.012;
@@ -197,12 +197,8 @@ static void constants(const struct problem *problem, const struct caps *caps, co
 {
     const uint32_t subgroup = subgroup_size(caps, tile);
     values[VKA_ID_WORKGROUP] = tile->subgroups * subgroup;
-    values[VKA_ID_DIM_QK] = problem->dim_qk;
-    values[VKA_ID_DIM_V] = problem->dim_v;
+    vkattn_pair_constants(problem, values);
     values[VKA_ID_O_TYPE] = (uint32_t)problem->o_type;
-    values[VKA_ID_BIAS_TYPE] = problem->flags & VKATTN_BIAS ? (uint32_t)problem->bias_type : VKA_TYPE_NONE;
-    values[VKA_ID_MASK_KIND] = (uint32_t)problem->mask_kind;
-    values[VKA_ID_FEATURES] = vkattn_features(problem) & VKA_FEATURES_SPECIALISED;
     values[VKA_ID_KEYS] = tile->keys;
     values[VKA_ID_SUBGROUP] = subgroup;
     values[VKA_ID_MATRIX_M] = tile->matrix.m;

@@ -102,7 +102,7 @@ static double cost(const struct problem *problem, const struct caps *caps, const
     const double keys = problem->len_q ? vkattn_pairs(problem) / problem->len_q : 0;
     /* On AMD twice the instructions of a full tile for each row (compiled only). SwiftShader, of 4 lanes, takes three
      * times as long as with fwd_rows, and compiles for seconds. Rows in mid-word: two loads for each word. */
-    const bool cpu = caps->device_class == CLASS_CPU || caps->device_class == CLASS_CPU_OLD;
+    const bool cpu = vkattn_is_cpu(caps);
     const double class_unit = !cpu ? 0.13 : tile->subgroup < 8 ? 8 : 0.08;
     const double unit = problem->kv_type == VKATTN_F32 || vkattn_kv_on_words(problem) ? class_unit : 2 * class_unit;
     /* Fetching a key for a block costs about what three rows of it do. */
@@ -127,13 +127,9 @@ static void constants(const struct problem *problem, const struct caps *caps, co
                       uint32_t values[VKA_IDS])
 {
     values[VKA_ID_WORKGROUP] = tile->workgroup;
-    values[VKA_ID_DIM_QK] = problem->dim_qk;
-    values[VKA_ID_DIM_V] = problem->dim_v;
+    vkattn_pair_constants(problem, values);
     values[VKA_ID_Q_TYPE] = (uint32_t)problem->q_type;
     values[VKA_ID_KV_TYPE] = (uint32_t)problem->kv_type;
-    values[VKA_ID_BIAS_TYPE] = problem->flags & VKATTN_BIAS ? (uint32_t)problem->bias_type : VKA_TYPE_NONE;
-    values[VKA_ID_MASK_KIND] = (uint32_t)problem->mask_kind;
-    values[VKA_ID_FEATURES] = vkattn_features(problem) & VKA_FEATURES_SPECIALISED;
     values[VKA_ID_ROWS] = group_rows(problem, tile);
     values[VKA_ID_KEYS] = tile->keys;
     values[VKA_ID_SUBGROUP] = tile->subgroup;

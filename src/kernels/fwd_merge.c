@@ -10,25 +10,12 @@ static const struct tile tiles[] = {
 extern const struct spirv vkattn_spirv_fwd_merge[2];
 extern const struct kernel vkattn_fwd_merge;
 
-static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
-                      uint32_t values[VKA_IDS])
-{
-    (void)problem, (void)caps;
-    values[VKA_ID_WORKGROUP] = tile->workgroup;
-}
-
-static uint32_t group_rows(const struct problem *problem, const struct tile *tile)
-{
-    (void)problem;
-    return tile->rows;
-}
-
 const struct kernel vkattn_fwd_merge = {
     .name = "fwd_merge",
     .role = ROLE_MERGE,
     .spirv = vkattn_spirv_fwd_merge,
     .tiles = tiles,
     .tile_count = sizeof tiles / sizeof *tiles,
-    .constants = constants,
-    .group_rows = group_rows,
+    .constants = vkattn_workgroup_constant,
+    .group_rows = vkattn_tile_rows,
 };

@@ -40,12 +40,6 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     values[VKA_ID_KEYS] = tile->keys;
 }
 
-static uint32_t group_rows(const struct problem *problem, const struct tile *tile)
-{
-    (void)problem;
-    return tile->rows;
-}
-
 const struct kernel vkattn_fwd_rows = {
     .name = "fwd_rows",
     .role = ROLE_FORWARD,
@@ -56,5 +50,5 @@ const struct kernel vkattn_fwd_rows = {
     .cost = cost,
     .rounds = rounds,
     .constants = constants,
-    .group_rows = group_rows,
+    .group_rows = vkattn_tile_rows,
 };

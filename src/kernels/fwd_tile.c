@@ -244,11 +244,6 @@ static uint32_t shared_bytes(const struct tile *tile)
     return tile->split == 1 ? 32 : 2 * tile->split * ((tile->keys + 3) / 4) * tile_rows(tile) * 16 + 16;
 }
 
-static bool is_cpu(const struct caps *caps)
-{
-    return caps->device_class == CLASS_CPU || caps->device_class == CLASS_CPU_OLD;
-}
-
 /* Bytes of f32 copies of K and V. */
 static double copy_bytes(const struct problem *problem)
 {
@@ -264,7 +259,7 @@ static bool unpack(const struct problem *problem, const struct caps *caps, const
 {
     (void)tile;
     return problem->kv_type != VKATTN_F32 &&
-           (!vkattn_kv_on_words(problem) || (is_cpu(caps) && copy_bytes(problem) <= most_copy_bytes));
+           (!vkattn_kv_on_words(problem) || (vkattn_is_cpu(caps) && copy_bytes(problem) <= most_copy_bytes));
 }
 
 static bool refuse(const struct problem *problem, const struct caps *caps, const struct tile *tile,
@@ -310,7 +305,7 @@ static double rounds(const struct problem *problem, const struct tile *tile)
 static uint32_t fold_keys(const struct problem *problem, const struct caps *caps, const struct tile *tile)
 {
     const uint32_t terms = 256 / (tile->keys / tile->pv_keys) * tile->keys;
-    const bool stores_from_sums = is_cpu(caps) && problem->o_type != VKATTN_F32;
+    const bool stores_from_sums = vkattn_is_cpu(caps) && problem->o_type != VKATTN_F32;
     return problem->len_kv > 2 * terms || stores_from_sums ? terms : 0;
 }
 
@@ -318,14 +313,10 @@ static void constants(const struct problem *problem, const struct caps *caps, co
                       uint32_t values[VKA_IDS])
 {
     values[VKA_ID_WORKGROUP] = tile->workgroup;
-    values[VKA_ID_DIM_QK] = problem->dim_qk;
-    values[VKA_ID_DIM_V] = problem->dim_v;
+    vkattn_pair_constants(problem, values);
     values[VKA_ID_Q_TYPE] = (uint32_t)problem->q_type;
     values[VKA_ID_KV_TYPE] = (uint32_t)problem->kv_type;
     values[VKA_ID_O_TYPE] = (uint32_t)problem->o_type;
-    values[VKA_ID_BIAS_TYPE] = problem->flags & VKATTN_BIAS ? (uint32_t)problem->bias_type : VKA_TYPE_NONE;
-    values[VKA_ID_MASK_KIND] = (uint32_t)problem->mask_kind;
-    values[VKA_ID_FEATURES] = vkattn_features(problem) & VKA_FEATURES_SPECIALISED;
     values[VKA_ID_KEYS] = tile->keys;
     values[VKA_ID_QK_KEYS] = tile->qk_keys;
     values[VKA_ID_PV_KEYS] = tile->pv_keys;

@@ -13,19 +13,6 @@ static double rounds(const struct problem *problem, const struct tile *tile)
     return ((double)problem->len_kv / tile->workgroup + 1) * (problem->dim_qk + 1) + VKATTN_MAX_DIM;
 }
 
-static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
-                      uint32_t values[VKA_IDS])
-{
-    (void)problem, (void)caps;
-    values[VKA_ID_WORKGROUP] = tile->workgroup;
-}
-
-static uint32_t group_rows(const struct problem *problem, const struct tile *tile)
-{
-    (void)problem;
-    return tile->rows;
-}
-
 const struct kernel vkattn_fwd_weights = {
     .name = "fwd_weights",
     .role = ROLE_WEIGHTS,
@@ -33,6 +20,6 @@ const struct kernel vkattn_fwd_weights = {
     .tiles = tiles,
     .tile_count = 1,
     .rounds = rounds,
-    .constants = constants,
-    .group_rows = group_rows,
+    .constants = vkattn_workgroup_constant,
+    .group_rows = vkattn_tile_rows,
 };

@@ -438,8 +438,7 @@ static void fill_caps(vkattn_device *device)
         .max_groups_y = limits->maxComputeWorkGroupCount[1],
         .max_range = limits->maxStorageBufferRange,
         .offset_alignment = (uint32_t)limits->minStorageBufferOffsetAlignment,
-        .shuffles = (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) &&
-                    (subgroup.supportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT),
+        .shuffles = shuffles(&subgroup),
     };
     device->key = (struct tuning_key){.vendor = properties.properties.vendorID,
                                       .device = properties.properties.deviceID,
@@ -448,7 +447,7 @@ static void fill_caps(vkattn_device *device)
     memcpy(device->key.name, properties.properties.deviceName, sizeof device->key.name - 1);
     apply_faults(&driver, properties.properties.deviceType, &device->caps);
     device->caps.fill_groups = fill_groups(device->caps.device_class);
-    if (enabled->cooperative_matrix && shuffles(&subgroup) && !device->caps.matrices_off)
+    if (enabled->cooperative_matrix && device->caps.shuffles && !device->caps.matrices_off)
         fill_matrices(device);
     apply_limits(&device->caps, device->info.limits);
 }
