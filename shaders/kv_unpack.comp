@@ -2,36 +2,57 @@
 // kv_unpack: K and V of a 16-bit type to f32 copies in the workspace, rows padded with zeros to four elements.
 //
 // For devices on which decoding in the inner loop costs more than a pass over K and V, and for rows that start in the
-// middle of a word. Exact. One work group does KEYS keys of one (batch, kv head); invocations are chunks of a row. Keys
-// that no query sees are not read: before the first and behind the last one that is seen, nothing is written; copies of those
-// between are zeros.
+// middle of a word. Exact. One work group does KEYS keys of one (batch, kv head); invocations are elements of a row. Keys
+// that no query sees are not read: before the first and behind the last one that is seen, nothing is written; copies of
+// those between are zeros.
 #extension GL_GOOGLE_include_directive : require
-#include "lib/chunk.glsl"
+#include "lib/dtype.glsl"
 #include "lib/item.glsl"
 #include "lib/mask.glsl"
 
 layout(local_size_x_id = VKA_ID_WORKGROUP) in;
+layout(constant_id = VKA_ID_WORKGROUP) const uint LANES = 64; // an even number
 layout(constant_id = VKA_ID_KEYS) const uint KEYS = 16;
+layout(constant_id = VKA_ID_UNIFORM) const uint UNIFORM = 0;
 
 INPUT(K, VKA_K)
 INPUT(V, VKA_V)
 OUTPUT(K_COPY, VKA_K_COPY)
 OUTPUT(V_COPY, VKA_V_COPY)
 
-DEFINE_CHUNK(load_k, K, PARAMS.kv_type, false)
-DEFINE_CHUNK(load_v, V, PARAMS.kv_type, false)
-DEFINE_CHUNK_STORE(store_k, K_COPY, VKA_TYPE_F32)
-DEFINE_CHUNK_STORE(store_v, V_COPY, VKA_TYPE_F32)
+// Elements first .. first + LANES - 1 of a row of n, one in each lane; `first` is even. What is behind the row's end is
+// anything: no word is read that holds no element of the row. With UNIFORM the lanes' words are picked from loads at
+// addresses that are the same for all: on llvmpipe as many as there are words, where a gather costs 55 cycles.
+#define DEFINE_ELEMENTS(NAME, TENSOR) \
+    float NAME(Slice row, uint first, uint n) \
+    { \
+        const uint end = (n - 1 + row.skew) >> 1; \
+        const uint at = gl_LocalInvocationIndex + row.skew; \
+        uint word = 0; \
+        if (UNIFORM != 0) { \
+            [[unroll]] for (uint w = 0; w <= LANES / 2; w++) \
+                word = mix(word, LOAD_WORD(TENSOR, row, min(first / 2 + w, end)), at >> 1 == w); \
+        } else { \
+            word = LOAD_WORD(TENSOR, row, min(first / 2 + (at >> 1), end)); \
+        } \
+        const uint bits = mix(word & 0xFFFFu, word >> 16, (at & 1) != 0); \
+        return mix(uintBitsToFloat(bits << 16), unpackHalf2x16(bits).x, PARAMS.kv_type == VKA_TYPE_F16); \
+    }
 
-#define COPY_ROW(load, store, from, from_stride, to, to_stride, dim, key, used) \
+DEFINE_ELEMENTS(elements_of_k, K)
+DEFINE_ELEMENTS(elements_of_v, V)
+
+#define COPY_ROW(load, TENSOR, from, from_stride, to, to_stride, dim, key, used) \
     { \
         const Slice source = slice_at(from, uint(key) * from_stride, 4); \
         const Slice target = slice_at(to, uint(key) * to_stride, 5); \
-        for (uint c = gl_LocalInvocationIndex; 4 * c < dim; c += gl_WorkGroupSize.x) { \
-            vec4 x = vec4(0.0); \
+        for (uint first = 0; first < dim; first += LANES) { \
+            const uint e = first + gl_LocalInvocationIndex; \
+            float x = 0.0; \
             if (used) \
-                x = load(source, c, dim, false, false); \
-            store(target, c, 4 * c + 4, true, x); \
+                x = load(source, first, dim); \
+            if (e < ((dim + 3) & ~3u)) \
+                STORE_WORD(TENSOR, target, e, e < dim ? floatBitsToUint(x) : 0); \
         } \
     }
 
@@ -50,9 +71,9 @@ void main()
     const int begin = max(int(item.block * KEYS), span.begin), end = min(int((item.block + 1) * KEYS), span.end);
     for (int key = begin; key < end; key++) {
         const bool used = span_next(span, key) == key;
-        COPY_ROW(load_k, store_k, k, PARAMS.tensors[VKA_K].row_stride, k_copy, PARAMS.tensors[VKA_K_COPY].row_stride,
-                 PARAMS.dim_qk, key, used)
-        COPY_ROW(load_v, store_v, v, PARAMS.tensors[VKA_V].row_stride, v_copy, PARAMS.tensors[VKA_V_COPY].row_stride,
-                 PARAMS.dim_v, key, used)
+        COPY_ROW(elements_of_k, K_COPY, k, PARAMS.tensors[VKA_K].row_stride, k_copy,
+                 PARAMS.tensors[VKA_K_COPY].row_stride, PARAMS.dim_qk, key, used)
+        COPY_ROW(elements_of_v, V_COPY, v, PARAMS.tensors[VKA_V].row_stride, v_copy,
+                 PARAMS.tensors[VKA_V_COPY].row_stride, PARAMS.dim_v, key, used)
     }
 }

@@ -35,6 +35,7 @@ struct caps {
     uint32_t subgroup_size_max;
     bool subgroup_size_control; /* a pipeline may require a size and full subgroups */
     bool addresses;
+    const char *addresses_off; /* why they are not used, where they are enabled; else NULL. A driver's fault */
     bool descriptors;         /* push descriptors with all tensors bound at once */
     bool float_controls;      /* SignedZeroInfNanPreserve for f32 */
     uint32_t max_invocations; /* of a work group, along x too */

@@ -12,7 +12,10 @@
 static bool refuse_access(const struct problem *p, const struct caps *caps, bool addresses, char reason[REASON_SIZE])
 {
     if (addresses && !caps->addresses) {
-        snprintf(reason, REASON_SIZE, "buffer device addresses are not enabled on this device");
+        if (caps->addresses_off)
+            snprintf(reason, REASON_SIZE, "buffer device addresses are off: %s", caps->addresses_off);
+        else
+            snprintf(reason, REASON_SIZE, "buffer device addresses are not enabled on this device");
         return true;
     }
     if (addresses)

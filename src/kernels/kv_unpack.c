@@ -2,8 +2,13 @@
  * serves every problem. */
 #include "kernel.h"
 
+#define CPU (1u << CLASS_CPU)
+
 static const struct tile tiles[] = {
-    {.classes = ~0u, .max_dim = VKATTN_MAX_DIM, .workgroup = 16, .rows = 1, .keys = 16, .split = 1},
+    /* One subgroup of llvmpipe's */
+    {.classes = CPU, .max_dim = VKATTN_MAX_DIM, .workgroup = 8, .rows = 1, .keys = 16, .split = 1},
+    /* Reasoning: a subgroup or two, whose loads and stores are contiguous */
+    {.classes = ~CPU, .max_dim = VKATTN_MAX_DIM, .workgroup = 64, .rows = 1, .keys = 16, .split = 1},
 };
 
 extern const struct spirv vkattn_spirv_kv_unpack[2];
@@ -12,9 +17,10 @@ extern const struct kernel vkattn_kv_unpack;
 static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
                       uint32_t values[VKA_IDS])
 {
-    (void)problem, (void)caps;
+    (void)problem;
     values[VKA_ID_WORKGROUP] = tile->workgroup;
     values[VKA_ID_KEYS] = tile->keys;
+    values[VKA_ID_UNIFORM] = caps->device_class == CLASS_CPU;
 }
 
 static uint32_t group_rows(const struct problem *problem, const struct tile *tile)
@@ -29,7 +35,7 @@ const struct kernel vkattn_kv_unpack = {
     .work = WORK_KEYS,
     .spirv = vkattn_spirv_kv_unpack,
     .tiles = tiles,
-    .tile_count = 1,
+    .tile_count = sizeof tiles / sizeof *tiles,
     .constants = constants,
     .group_rows = group_rows,
 };

@@ -246,6 +246,7 @@ static const struct fault {
     uint32_t subgroup_size;         /* it shows with subgroups of this size; 0: of any */
     enum device_class device_class; /* the class to be of instead; CLASS_UNKNOWN: no other */
     uint32_t max_loop_rounds;
+    const char *addresses_off;
     const char *matrices_off; /* matrices are not even enumerated */
     bool joint_barriers;
 } faults[] = {
@@ -253,8 +254,10 @@ static const struct fault {
      * LP_MAX_TGSI_LOOP_ITERATIONS); found by tests/gpu/test_limits.c, November 2026; 25.0.7 and 26.1.6 do not. */
     {.driver = VK_DRIVER_ID_MESA_LLVMPIPE,
      .first_good_mesa = 25,
-     .device_class = CLASS_CPU_OLD,
      .max_loop_rounds = 65535},
+    /* Loads at uniform addresses are as slow as any, and compile slowly: fwd_tile of 8 keys for 26 s at d = 64. Mesa 25.0.7
+     * of Debian 13 (LLVM 19), November 2026; 26.1.6 takes 0.4 s. Mesa 25.1 to 25.3 were not tried. */
+    {.driver = VK_DRIVER_ID_MESA_LLVMPIPE, .first_good_mesa = 26, .device_class = CLASS_CPU_OLD},
     /* A subgroup waits at subgroupBarrier for all others of its work group, and the work group ends with the last of
      * them: one that meets fewer barriers cuts the others short. Mesa 26.1.6, fwd_coopmat, November 2026. */
     {.driver = VK_DRIVER_ID_MESA_LLVMPIPE, .joint_barriers = true},
@@ -264,6 +267,12 @@ static const struct fault {
      .first_good_mesa = 27,
      .subgroup_size = 16,
      .matrices_off = "llvmpipe crashes in them with vectors of 512 bits"},
+    /* Likewise fwd_tile and fwd_decode by address: "stack smashing detected". 25.0.7 compiles them for minutes; 26.2.6 is
+     * said to be right (docs/tuning.md), but driverInfo's major number is all that is compared here. */
+    {.driver = VK_DRIVER_ID_MESA_LLVMPIPE,
+     .first_good_mesa = 27,
+     .subgroup_size = 16,
+     .addresses_off = "llvmpipe crashes with them and vectors of 512 bits"},
     /* The enumeration crashes inside the driver on a Radeon 860M (2.0.388, May 2026); no version is said to be good. */
     {.driver = VK_DRIVER_ID_AMD_PROPRIETARY,
      .integrated = true,
@@ -304,6 +313,10 @@ static void apply_faults(const VkPhysicalDeviceDriverProperties *driver, VkPhysi
             caps->max_loop_rounds = faults[i].max_loop_rounds;
         if (faults[i].joint_barriers)
             caps->joint_barriers = true;
+        if (faults[i].addresses_off && caps->addresses) {
+            caps->addresses = false;
+            caps->addresses_off = faults[i].addresses_off;
+        }
         if (faults[i].matrices_off)
             caps->matrices_off = faults[i].matrices_off;
     }
@@ -495,6 +508,8 @@ static vkattn_status create_layouts(vkattn_device *device)
 
 static vkattn_status check_minimum(const struct caps *caps)
 {
+    if (!caps->addresses && !caps->descriptors && caps->addresses_off)
+        return vkattn_fail(VKATTN_UNSUPPORTED, "push descriptors are not enabled, and %s", caps->addresses_off);
     if (!caps->addresses && !caps->descriptors)
         return vkattn_fail(VKATTN_UNSUPPORTED,
                            "the device has neither buffer device addresses nor push descriptors enabled");

@@ -32,7 +32,7 @@ static struct tuning example(void)
 {
     struct tuning tuning;
     memset(&tuning, 0, sizeof tuning);
-    tuning.tiles[kernel_number("fwd_tile")][1][VKATTN_F32][1] = 11;
+    tuning.tiles[kernel_number("fwd_tile")][1][VKATTN_F32][1] = 10;
     tuning.tiles[kernel_number("fwd_tile")][0][VKATTN_BF16][7] = 3;
     tuning.tiles[kernel_number("fwd_decode")][1][VKATTN_F16][3] = 4;
     tuning.scales[kernel_number("fwd_rows")][1] = TUNING_LEAST_SCALE;
