@@ -39,14 +39,13 @@ layout(constant_id = VKA_ID_SPLIT) const uint SPLIT = 1;
 layout(constant_id = VKA_ID_SUBGROUP) const uint SUBGROUP = 0;
 layout(constant_id = VKA_ID_UNPACKED) const uint UNPACKED = 0;
 layout(constant_id = VKA_ID_FOLD) const uint FOLD = 0;
+layout(constant_id = VKA_ID_ROLLED) const uint ROLLED = 0;
 
 const uint BLOCK_ROWS = WORKGROUP / SPLIT; // of the work group: one to an invocation of each part
 const uint Q_CHUNKS = ((D + 3) / 4 + SPLIT - 1) / SPLIT; // of one part of a row
 const uint V_CHUNKS = ((DV + 3) / 4 + SPLIT - 1) / SPLIT;
 const uint KEY_CHUNKS = (KEYS + 3) / 4;
-// The code that stores 16-bit types is long. Where there are sums in memory anyway, a loop reads them back from there,
-// instead of as many copies of that code as there are chunks.
-const bool STORE_FROM_SUMS = FOLD != 0 && O_TYPE != VKA_TYPE_F32;
+const uint MOST_CHUNKS = Q_CHUNKS > V_CHUNKS ? Q_CHUNKS : V_CHUNKS;
 
 INPUT(Q, VKA_Q)
 INPUT(K, VKA_K)
@@ -93,6 +92,7 @@ shared vec4 exchange[SPLIT > 1 ? 2 * SPLIT * KEY_CHUNKS * BLOCK_ROWS : 1];
 shared bool spoilt;
 
 vec4 q[Q_CHUNKS], acc[V_CHUNKS];
+vec4 rolled[ROLLED != 0 ? MOST_CHUNKS : 1]; // in memory
 float s[KEYS];  // scores of the step, then p
 Slice keys[KEYS]; // rows of K, then of V
 float factor;   // of acc in this step
@@ -121,6 +121,30 @@ const bool Q_WHOLE = D % (4 * SPLIT) == 0, V_WHOLE = DV % (4 * SPLIT) == 0;
             CALL(c, true); \
         [[unroll]] for (uint c = 0; c < PART##_CHUNKS - PART##_INNER; c++) \
             CALL(PART##_INNER + c, false); \
+    }
+
+// UPDATE_CHUNKS(V, acc, f): f(c, inner, x) for all chunks of a part, which changes acc[c] in x. For what is done once a row:
+// with ROLLED it is one copy of f in a loop over an array in memory. llvmpipe makes of a load or store whose addresses differ
+// by lane a branch for each lane, and its register allocator walks all branches for each value that lives across them: f16
+// of d = 64 took 1.8 times as long to compile with a copy for each chunk, and d = 128 twice as long.
+#define UPDATE_CHUNKS(PART, X, CALL) \
+    if (ROLLED != 0) { \
+        [[unroll]] for (uint c = 0; c < PART##_CHUNKS; c++) \
+            rolled[c] = X[c]; \
+        uint at = 0; \
+        do { \
+            vec4 x = rolled[at]; \
+            CALL(at, false, x); \
+            rolled[at] = x; \
+            at++; \
+        } while (at < PART##_CHUNKS); \
+        [[unroll]] for (uint c = 0; c < PART##_CHUNKS; c++) \
+            X[c] = rolled[c]; \
+    } else { \
+        [[unroll]] for (uint c = 0; c < PART##_INNER; c++) \
+            CALL(c, true, X[c]); \
+        [[unroll]] for (uint c = 0; c < PART##_CHUNKS - PART##_INNER; c++) \
+            CALL(PART##_INNER + c, false, X[PART##_INNER + c]); \
     }
 
 // On a CPU the chunk's sum is added to c as a whole. llvmpipe of Mesa 26.2 (LLVM 22) computes one key after another, and D
@@ -220,20 +244,18 @@ vec4 load_sum(Slice sums, uint c)
     return uintBitsToFloat(LOAD_OUTPUT_QUAD(SUMS, sums, c));
 }
 
-void fold_chunk(Slice sums, uint c, bool store)
+void fold_chunk(Slice sums, uint c, bool store, inout vec4 x)
 {
     // The last part of an uneven split may have fewer chunks. The test is in all of them, since without it RADV has the
     // loads of all chunks in flight, for 48 more registers.
     if ((SPLIT > 1 || SUBGROUP != 0) && 4 * (part * V_CHUNKS + c) >= PARAMS.dim_v)
         return;
-    vec4 x = acc[c];
     if (folded)
         x = fma(load_sum(sums, c), vec4(since), x);
-    acc[c] = x;
     if (store) {
         largest = max(largest, floatBitsToUint(x) & INFINITY_BITS);
         STORE_QUAD(SUMS, sums, c, floatBitsToUint(x));
-        acc[c] = vec4(0.0);
+        x = vec4(0.0);
     }
 }
 
@@ -243,8 +265,8 @@ void fold(Item item, int i, uint v_first, bool store)
 {
     const Slice sums = sums_of(item, i, v_first);
     if (i < int(PARAMS.len_q)) {
-        [[unroll]] for (uint c = 0; c < V_CHUNKS; c++)
-            fold_chunk(sums, c, store);
+#define FOLD_CHUNK(c, inner, x) fold_chunk(sums, c, store, x)
+        UPDATE_CHUNKS(V, acc, FOLD_CHUNK)
     }
     since = 1.0;
     folded = true;
@@ -258,12 +280,8 @@ int fold_stop(int j, int keys)
 
 void end_of_fold(Item item, int i, uint v_first, bool more)
 {
-    if (FOLD != 0) {
-        if (more || STORE_FROM_SUMS)
-            fold(item, i, v_first, true);
-        else if (folded)
-            fold(item, i, v_first, false);
-    }
+    if (FOLD != 0 && (more || folded))
+        fold(item, i, v_first, more);
 }
 
 // Bases of rows j .. j + KEYS - 1 into keys. Past the last one that somebody sees, that one again: an address beyond it may
@@ -363,9 +381,9 @@ bool is_spoilt()
 }
 
 // mix() is a select; glslang makes a branch of ?: here, and there are as many as chunks.
-void store_chunk(Slice o, uint c, bool inner, vec4 x)
+void store_chunk(Slice o, uint c, bool inner, float scale, vec4 sum)
 {
-    x = mix(vec4(0.0), x, bvec4(stats.seen));
+    vec4 x = mix(vec4(0.0), sum * scale, bvec4(stats.seen));
     x = mix(x, uintBitsToFloat(uvec4(NAN_BITS)), bvec4(softmax_is_nan(stats)));
     store_o(o, c, min(v_left, 4 * V_CHUNKS), inner || V_WHOLE, x); // the next part stores the rest
 }
@@ -382,18 +400,8 @@ void finish(Item item, int i, uint v_first)
     const uint log2_bits = type_log2(O_TYPE);
     const Slice o = slice_at(tensor_slice(VKA_O, item.b, item.h, log2_bits),
                              uint(i) * PARAMS.tensors[VKA_O].row_stride + v_first, log2_bits);
-    if (STORE_FROM_SUMS) {
-        const Slice sums = sums_of(item, i, v_first);
-        uint c = 0;
-        do {
-            if (4 * c < v_left)
-                store_chunk(o, c, false, load_sum(sums, c) * scale);
-            c++;
-        } while (c < V_CHUNKS);
-    } else {
-#define STORE_CHUNK(c, inner) store_chunk(o, c, inner, acc[c] * scale)
-        EACH_CHUNK(V, STORE_CHUNK)
-    }
+#define STORE_CHUNK(c, inner, x) store_chunk(o, c, inner, scale, x)
+    UPDATE_CHUNKS(V, acc, STORE_CHUNK)
     store_o_edges(o, min(v_left, 4 * V_CHUNKS));
     if (part == 0 && (PARAMS.features & VKA_LSE_ON) != 0)
         STORE_WORD(LSE, tensor_slice(VKA_LSE, item.b, item.h, 5), uint(i) * PARAMS.tensors[VKA_LSE].row_stride,
@@ -403,8 +411,8 @@ void finish(Item item, int i, uint v_first)
 void load_query(Slice q_slice, uint q_first)
 {
     const Slice q_row = slice_at(q_slice, uint(row) * PARAMS.tensors[VKA_Q].row_stride + q_first, type_log2(Q_TYPE));
-#define QUERY_CHUNK(c, inner) q[c] = PARAMS.scale * load_q(q_row, c, q_left, inner || Q_WHOLE, inner)
-    EACH_CHUNK(Q, QUERY_CHUNK)
+#define QUERY_CHUNK(c, inner, x) x = PARAMS.scale * load_q(q_row, c, q_left, inner || Q_WHOLE, inner)
+    UPDATE_CHUNKS(Q, q, QUERY_CHUNK)
 }
 
 void main()
@@ -444,34 +452,35 @@ void main()
     stats = softmax_empty();
 
     // Bottom-tested loops: llvmpipe runs the body of a top-tested one once more with no lane active, and does its uniform
-    // loads.
-    int j = span_next(span, span.begin);
-    if (j < span.end) {
+    // loads. Both passes are one loop, for the sake of one copy of the folding code.
+    if (span_next(span, span.begin) < span.end) {
         row = min(i, mem.len_q - 1);
         load_query(q_slice, q_first);
-        bool all_full = true;
+        bool all_full = true, again = false;
         do {
-            const int stop = fold_stop(j, int(FOLD));
+            const bool selected = again;
+            int j = span_next(span, span.begin);
             do {
-                all_full = all_full && span_full(span, j, int(KEYS));
-                step(k_slice, v_slice, q_first, v_first, j);
-                j = span_next(span, j + int(KEYS));
-            } while (j < stop);
-            end_of_fold(item, i, v_first, j < span.end);
-        } while (j < span.end);
-
-        if (!all_full && is_spoilt()) {
-            clear_acc();
-            j = span_next(span, span.begin);
-            do {
-                const int stop = fold_stop(j, int(FOLD * PV_KEYS / KEYS));
-                do {
-                    step_selected(k_slice, v_slice, q_first, v_first, j);
-                    j = span_next(span, j + 1);
-                } while (j < stop);
+                if (selected) {
+                    const int stop = fold_stop(j, int(FOLD * PV_KEYS / KEYS));
+                    do {
+                        step_selected(k_slice, v_slice, q_first, v_first, j);
+                        j = span_next(span, j + 1);
+                    } while (j < stop);
+                } else {
+                    const int stop = fold_stop(j, int(FOLD));
+                    do {
+                        all_full = all_full && span_full(span, j, int(KEYS));
+                        step(k_slice, v_slice, q_first, v_first, j);
+                        j = span_next(span, j + int(KEYS));
+                    } while (j < stop);
+                }
                 end_of_fold(item, i, v_first, j < span.end);
             } while (j < span.end);
-        }
+            again = !selected && !all_full && is_spoilt();
+            if (again)
+                clear_acc();
+        } while (again);
     }
 
     if (i < int(PARAMS.len_q))

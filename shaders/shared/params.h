@@ -112,7 +112,8 @@
 #define VKA_ID_MATRIX_N 22
 #define VKA_ID_MATRIX_K 23
 #define VKA_ID_SKIP 24 /* nonzero: a subgroup may meet fewer of its own barriers than another */
-#define VKA_IDS 25
+#define VKA_ID_ROLLED 25 /* nonzero: what is done once a row is a loop over an array in memory */
+#define VKA_IDS 26
 
 /* A band's bound that excludes nothing. Lengths stay below half of it, so that no sum of two of them and a bound
  * overflows an int. */

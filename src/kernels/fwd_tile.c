@@ -309,13 +309,11 @@ static double rounds(const struct problem *problem, const struct tile *tile)
 
 /* An f32 accumulator to which n nearly equal terms are added drifts by some 0.14 n units; the bound of SEMANTICS allows
  * 24 + 2 sqrt(keys). A term is PV_KEYS keys. After 256 terms the accumulator is folded into a sum in the workspace,
- * which costs a load and a store per element; up to 512 terms stay below the bound without. A CPU driver always stores
- * 16-bit types from there: an unrolled store compiles for seconds. */
-static uint32_t fold_keys(const struct problem *problem, const struct caps *caps, const struct tile *tile)
+ * which costs a load and a store per element; up to 512 terms stay below the bound without. */
+static uint32_t fold_keys(const struct problem *problem, const struct tile *tile)
 {
     const uint32_t terms = 256 / (tile->keys / tile->pv_keys) * tile->keys;
-    const bool stores_from_sums = vkattn_is_cpu(caps) && problem->o_type != VKATTN_F32;
-    return problem->len_kv > 2 * terms || stores_from_sums ? terms : 0;
+    return problem->len_kv > 2 * terms ? terms : 0;
 }
 
 static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
@@ -332,7 +330,8 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     values[VKA_ID_SPLIT] = tile->split;
     values[VKA_ID_SUBGROUP] = vkattn_gives_subgroup(caps, tile) ? tile->subgroup : 0;
     values[VKA_ID_UNPACKED] = unpack(problem, caps, tile);
-    values[VKA_ID_FOLD] = fold_keys(problem, caps, tile);
+    values[VKA_ID_FOLD] = fold_keys(problem, tile);
+    values[VKA_ID_ROLLED] = vkattn_is_cpu(caps);
 }
 
 const struct kernel vkattn_fwd_tile = {
