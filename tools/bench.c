@@ -20,7 +20,7 @@
 enum { MOST_ROUNDS = 101, DEFAULT_ROUNDS = 9, CALIBRATE_ROUNDS = 3 };
 
 struct bench_options {
-    const char *device, *kernel, *prefix, *tuning;
+    const char *device, *kernel, *cases, *tuning;
     vkattn_access access;
     unsigned rounds, seconds;
     bool roofline, calibrate, json, verbose;
@@ -344,7 +344,7 @@ static int run_bench(struct bench *bench)
     if (status != VKATTN_OK)
         return command_fail(status);
     for (unsigned i = 0; i < BENCH_CASES; i++) {
-        if (bench->options->prefix && !strstr(bench_cases[i].name, bench->options->prefix))
+        if (!cases_wants(bench->options->cases, &bench_cases[i]))
             continue;
         status = open_line(bench, &bench_cases[i]);
         if (status != VKATTN_OK)
@@ -376,7 +376,7 @@ static const char usage[] =
     "  --device N|NAME  a number of `vkattn devices`, or a part of a name; default: the best\n"
     "  --kernel NAME    use this forward kernel (fwd_...) of `vkattn kernels`\n"
     "  --access WAY     how tensors are reached: address or descriptor; default: the faster\n"
-    "  --case TEXT      only cases whose name holds TEXT\n"
+    "  --case TEXT,...  only cases whose name holds such a text\n"
     "  --rounds N       1 to 101; default 9, or 3 to calibrate\n"
     "  --roofline       measure what the device can do (multiply-adds in f32 and f16, copies), and print each result "
     "as a\n"
@@ -413,8 +413,8 @@ static bool take_option(int option, const char *value, struct bench_options *opt
         options->kernel = value;
         return true;
     case OPTION_CASE:
-        options->prefix = value;
-        return true;
+        options->cases = value;
+        return cases_check_wants(value);
     case OPTION_ROOFLINE:
         options->roofline = true;
         return true;
@@ -498,7 +498,7 @@ static int calibrate(const struct bench *bench)
 {
     const struct bench_options *o = bench->options;
     const struct calibrate_options options = {
-        .access = o->access, .part = o->prefix, .rounds = o->rounds, .seconds = o->seconds, .json = o->json};
+        .access = o->access, .cases = o->cases, .rounds = o->rounds, .seconds = o->seconds, .json = o->json};
     return calibrate_run(bench->context, &options);
 }
 

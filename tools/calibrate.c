@@ -172,7 +172,7 @@ static int measure_and_print(struct calibration *calibration)
 {
     const double start = now(), limit = calibration->options->seconds;
     for (unsigned i = 0; i < BENCH_CASES; i++) {
-        if (calibration->options->part && !strstr(bench_cases[i].name, calibration->options->part))
+        if (!cases_wants(calibration->options->cases, &bench_cases[i]))
             continue;
         if (limit > 0 && now() - start > limit) {
             calibration->left_out++;

@@ -7,7 +7,7 @@
 
 struct calibrate_options {
     vkattn_access access;
-    const char *part; /* of a case's name; NULL: all */
+    const char *cases; /* as cases_wants takes it */
     unsigned rounds;
     double seconds; /* after which no case is begun; 0: no limit */
     bool json;

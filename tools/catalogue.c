@@ -238,7 +238,7 @@ static vkattn_status show_case(vkattn_context *context, const struct bench_case 
 /* ---- The command ------------------------------------------------------------------------------------------------ */
 
 struct kernels_options {
-    const char *device, *part;
+    const char *device, *cases;
     vkattn_options plan;
     bool stats, json, verbose;
 };
@@ -255,7 +255,7 @@ static int show_all(const struct kernels_options *options, vkattn_context *conte
         printf("%s, %s\n", context->listed.name, context->listed.driver_info);
     }
     for (unsigned i = 0; i < BENCH_CASES; i++) {
-        if (options->part && !strstr(bench_cases[i].name, options->part))
+        if (!cases_wants(options->cases, &bench_cases[i]))
             continue;
         command_progress("compiling %s ...", bench_cases[i].name);
         if (show_case(context, &bench_cases[i], &options->plan, options->json ? &json : NULL) != VKATTN_OK)
@@ -283,7 +283,7 @@ static int show_stats(const struct kernels_options *options)
 }
 
 static const char usage[] =
-    "Usage: vkattn kernels [--stats [--device N|NAME] [--kernel NAME] [--access address|descriptor] [--case TEXT]\n"
+    "Usage: vkattn kernels [--stats [--device N|NAME] [--kernel NAME] [--access address|descriptor] [--case TEXT,...]\n"
     "                      [--json]] [--verbose]\n"
     "\n"
     "List the kernels of the catalogue, one name a line. --stats: compile the problems of `vkattn bench` (whose name "
@@ -306,8 +306,8 @@ static bool take_option(int option, const char *value, struct kernels_options *o
         options->plan.kernel = value;
         return true;
     case 'c':
-        options->part = value;
-        return true;
+        options->cases = value;
+        return cases_check_wants(value);
     case 'j':
         options->json = true;
         return true;
