@@ -40,6 +40,9 @@ layout(constant_id = VKA_ID_SUBGROUP) const uint SUBGROUP = 0;
 layout(constant_id = VKA_ID_UNPACKED) const uint UNPACKED = 0;
 layout(constant_id = VKA_ID_FOLD) const uint FOLD = 0;
 layout(constant_id = VKA_ID_ROLLED) const uint ROLLED = 0;
+layout(constant_id = VKA_ID_UNIFORM) const uint RUN_LANES = 0; // of a subgroup; with SPLIT = 1
+#define RUN_KEYS KEYS
+#include "lib/mask_run.glsl"
 
 const uint BLOCK_ROWS = WORKGROUP / SPLIT; // of the work group: one to an invocation of each part
 const uint Q_CHUNKS = ((D + 3) / 4 + SPLIT - 1) / SPLIT; // of one part of a row
@@ -98,6 +101,7 @@ Slice keys[KEYS]; // rows of K, then of V
 float factor;   // of acc in this step
 Softmax stats;
 int row;        // clamped to the last that sees anything
+int first_row;  // of the subgroup, not clamped
 uint part, lane, parity;
 float since;    // product of the factors since acc was last folded
 bool folded;    // at least once
@@ -189,14 +193,15 @@ void update(int j, bool partial)
     bool seen[KEYS];
     bool any = !partial;
     float largest = negative_infinity();
+    // Every lane reads inside the tensors, whatever it holds.
+    if (partial)
+        load_runs(mem, row, first_row, j, span.end - 1);
+    const Reach reach = reach_of(mem, row);
     [[unroll]] for (uint k = 0; k < KEYS; k++) {
         float bias = 0.0;
         seen[k] = true;
         if (partial) {
-            // Every lane reads inside the tensors, whatever it holds.
-            const int key = min(j + int(k), span.end - 1);
-            const bool inside = j + int(k) < span.end, shown = visible(mem, row, key, bias);
-            seen[k] = shown && inside;
+            seen[k] = visible_in_run(mem, reach, row, j + int(k), k, bias);
             any = any || seen[k];
         }
         float x = finish_score(s[k], bias);
@@ -437,6 +442,8 @@ void main()
         if (gl_LocalInvocationIndex == 0)
             spoilt = false;
     }
+    if (RUN_LANES != 0)
+        lane = gl_SubgroupID * RUN_LANES + gl_SubgroupInvocationID;
     parity = 0;
     const uint q_first = part * Q_CHUNKS * 4, v_first = part * V_CHUNKS * 4;
     q_left = D > q_first ? D - q_first : 0;
@@ -455,6 +462,7 @@ void main()
     // loads. Both passes are one loop, for the sake of one copy of the folding code.
     if (span_next(span, span.begin) < span.end) {
         row = min(i, mem.len_q - 1);
+        first_row = first + int(RUN_LANES != 0 ? gl_SubgroupID * RUN_LANES : 0);
         load_query(q_slice, q_first);
         bool all_full = true, again = false;
         do {

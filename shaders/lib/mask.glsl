@@ -103,18 +103,41 @@ uint pair_index(uint tensor, int i, int j)
     return uint(i) * PARAMS.tensors[tensor].row_stride + uint(j);
 }
 
+// The keys that lengths, band and prefix let a row see: first .. last, and those below `prefix`.
+struct Reach {
+    int first, last, prefix;
+};
+
+Reach reach_of(Member m, int i)
+{
+    const bool row = i < m.len_q;
+    const int middle = i + m.shift;
+    return Reach(middle - PARAMS.left, row ? min(middle + PARAMS.right, m.len_kv - 1) : -1, row ? m.prefix : 0);
+}
+
+// Whether row i, with its reach, and key j have what is asked but for mask and bias. No key of no row's reach is read.
+bool in_reach(Member m, Reach reach, int i, int j)
+{
+    // No operand that is more than a name: glslang makes a branch of those.
+    const bool left = j >= reach.first, right = j <= reach.last, prefix = j < reach.prefix, band = left && right;
+    bool seen = band || prefix;
+    // What is not seen is not read either: its memory may end before it.
+    if (seen && (FEATURES & VKA_SEGMENTS_ON) != 0)
+        seen = LOAD_WORD(Q_SEGMENTS, m.q_segments, i) == LOAD_WORD(KV_SEGMENTS, m.kv_segments, min(j, m.len_kv - 1));
+    return seen;
+}
+
+// What ALiBi takes off the score.
+float distance_penalty(Member m, int i, int j)
+{
+    return (FEATURES & VKA_ALIBI_ON) != 0 ? m.slope * float(abs(j - (i + m.shift))) : 0.0;
+}
+
 // Whether row i sees key j, both inside the tensors; `bias` receives what is added to the score.
 bool visible(Member m, int i, int j, out float bias)
 {
+    bool seen = in_reach(m, reach_of(m, i), i, j);
     bias = 0;
-    int distance = j - (i + m.shift);
-    // No operand that is more than a name: glslang makes a branch of those.
-    const bool row = i < m.len_q, key = j < m.len_kv, left = distance >= -PARAMS.left, right = distance <= PARAMS.right;
-    const bool band = left && right, prefix = j < m.prefix, open = band || prefix, inside = row && key;
-    bool seen = inside && open;
-    // What is not seen is not read either: its memory may end before it.
-    if (seen && (FEATURES & VKA_SEGMENTS_ON) != 0)
-        seen = LOAD_WORD(Q_SEGMENTS, m.q_segments, i) == LOAD_WORD(KV_SEGMENTS, m.kv_segments, j);
     if (seen && MASK_KIND != VKA_MASK_NONE) {
         uint log2_bits = MASK_KIND == VKA_MASK_BITS ? 0 : 3;
         bool is_true = LOAD_BITS(MASK, m.mask, pair_index(VKA_MASK, i, j), log2_bits) != 0;
@@ -124,8 +147,7 @@ bool visible(Member m, int i, int j, out float bias)
         bias = LOAD_ELEMENT(BIAS, m.bias, pair_index(VKA_BIAS, i, j), BIAS_TYPE);
         seen = !is_negative_infinity(bias);
     }
-    if ((FEATURES & VKA_ALIBI_ON) != 0)
-        bias -= m.slope * float(abs(distance));
+    bias -= distance_penalty(m, i, j);
     return seen;
 }
 

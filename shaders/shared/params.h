@@ -104,7 +104,7 @@
 #define VKA_ID_SUBGROUP 14 /* subgroup size that every subgroup is known to have; 0: unknown */
 #define VKA_ID_UNPACKED 15 /* nonzero: K and V are read from their f32 copies */
 #define VKA_ID_FOLD 16 /* keys after which accumulators are folded into VKA_SUMS; 0: never */
-#define VKA_ID_UNIFORM 17 /* nonzero: vectors of words are put together from loads at uniform addresses */
+#define VKA_ID_UNIFORM 17 /* vectors of words are put together from loads at uniform addresses, for so many lanes; 0: not */
 #define VKA_ID_SHIFTED 18 /* nonzero: rows of 16-bit K and V may start in mid-word, and are read so */
 #define VKA_ID_SPREAD 19 /* lanes over which a row of K or V is spread; 0: lanes are keys */
 #define VKA_ID_ONE_QUERY 20 /* nonzero: len_q is 1 at most, so that all rows see the same keys of a band */

@@ -136,7 +136,7 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     values[VKA_ID_SPREAD] = tile->split > 1 ? tile->split : 0;
     /* On llvmpipe it costs 7%, for whatever reason. */
     values[VKA_ID_ONE_QUERY] = problem->len_q <= 1 && tile->split > 1;
-    values[VKA_ID_UNIFORM] = caps->device_class == CLASS_CPU;
+    values[VKA_ID_UNIFORM] = caps->device_class == CLASS_CPU ? tile->subgroup : 0;
     values[VKA_ID_SHIFTED] = problem->kv_type != VKATTN_F32 && !vkattn_kv_on_words(problem);
     values[VKA_ID_FOLD] = fold_steps(problem, caps, tile);
 }

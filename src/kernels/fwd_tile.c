@@ -332,6 +332,7 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     values[VKA_ID_UNPACKED] = unpack(problem, caps, tile);
     values[VKA_ID_FOLD] = fold_keys(problem, tile);
     values[VKA_ID_ROLLED] = vkattn_is_cpu(caps);
+    values[VKA_ID_UNIFORM] = caps->device_class == CLASS_CPU && tile->addresses ? caps->subgroup_size : 0;
 }
 
 const struct kernel vkattn_fwd_tile = {

@@ -20,7 +20,7 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     (void)problem;
     values[VKA_ID_WORKGROUP] = tile->workgroup;
     values[VKA_ID_KEYS] = tile->keys;
-    values[VKA_ID_UNIFORM] = caps->device_class == CLASS_CPU;
+    values[VKA_ID_UNIFORM] = caps->device_class == CLASS_CPU ? tile->workgroup : 0;
 }
 
 static uint32_t group_rows(const struct problem *problem, const struct tile *tile)
