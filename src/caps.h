@@ -9,7 +9,7 @@
 enum device_class {
     CLASS_UNKNOWN,
     CLASS_CPU,     /* llvmpipe: lanes are SIMD lanes, uniform loads through addresses are nearly free */
-    CLASS_CPU_OLD, /* llvmpipe before Mesa 25: no load is free, and code takes long to compile */
+    CLASS_CPU_OLD, /* llvmpipe before Mesa 26: no load is free, and code takes long to compile */
     CLASS_AMD,
     CLASS_NVIDIA,
     CLASS_INTEL,

@@ -702,6 +702,12 @@ Test(plan, an_access_that_is_not_enabled_is_refused)
                    "buffer device addresses");
     expect_refusal(p, &devices[SWIFTSHADER].caps, (vkattn_options){.access = VKATTN_ACCESS_DESCRIPTOR},
                    VKATTN_UNSUPPORTED, "push descriptors");
+    /* A driver's fault is named as such. */
+    struct caps faulty = devices[LLVMPIPE].caps;
+    faulty.addresses = false;
+    faulty.addresses_off = "the driver crashes";
+    expect_refusal(p, &faulty, (vkattn_options){.access = VKATTN_ACCESS_ADDRESS}, VKATTN_UNSUPPORTED,
+                   "buffer device addresses are off: the driver crashes");
     struct caps neither = devices[MINIMUM].caps;
     neither.descriptors = false;
     expect_refusal(p, &neither, (vkattn_options){0}, VKATTN_UNSUPPORTED, "push descriptors");
