@@ -36,9 +36,9 @@ struct caps {
     bool subgroup_size_control; /* a pipeline may require a size and full subgroups */
     bool addresses;
     const char *addresses_off; /* why they are not used, where they are enabled; else NULL. A driver's fault */
-    bool descriptors;         /* push descriptors with all tensors bound at once */
-    bool float_controls;      /* SignedZeroInfNanPreserve for f32 */
-    uint32_t max_invocations; /* of a work group, along x too */
+    bool descriptors;          /* push descriptors with all tensors bound at once */
+    bool float_controls;       /* SignedZeroInfNanPreserve for f32 */
+    uint32_t max_invocations;  /* of a work group, along x too */
     uint32_t shared_bytes;
     uint32_t max_groups_x, max_groups_y;
     uint64_t max_range;        /* bytes of one storage buffer binding */

@@ -12,8 +12,8 @@
         .o_type = (TYPE), __VA_ARGS__                                                                  \
     }
 
-#define ODD_ROWS                                                                 \
-    {                                                                            \
+#define ODD_ROWS                                                                      \
+    {                                                                                 \
         .order = VKATTN_STRIDED, .batch = 8 * 1024 * 65, .head = 1024 * 65, .row = 65 \
     }
 
@@ -30,9 +30,8 @@ const struct bench_case bench_cases[BENCH_CASES] = {
     {"causal-f16-d128", SQUARE(8, 1024, 128, VKATTN_F16, .flags = VKATTN_CAUSAL, .align = VKATTN_TOP_LEFT)},
     /* What costs more than the plain case: one mask for all heads, a bias for each, rows of 65 elements. */
     {"softcap-f32-d64", SQUARE(8, 1024, 64, VKATTN_F32, .softcap = 30)},
-    {"mask-f32-d64",
-     SQUARE(8, 1024, 64, VKATTN_F32, .mask_kind = VKATTN_MASK_BYTES, .mask_true = VKATTN_TRUE_ATTENDS,
-            .mask = {.order = VKATTN_STRIDED, .row = 1024})},
+    {"mask-f32-d64", SQUARE(8, 1024, 64, VKATTN_F32, .mask_kind = VKATTN_MASK_BYTES, .mask_true = VKATTN_TRUE_ATTENDS,
+                            .mask = {.order = VKATTN_STRIDED, .row = 1024})},
     {"bias-f32-d64", SQUARE(8, 1024, 64, VKATTN_F32, .flags = VKATTN_BIAS)},
     {"stride65-f16-d64", SQUARE(8, 1024, 64, VKATTN_F16, .q = ODD_ROWS, .k = ODD_ROWS, .v = ODD_ROWS)},
     {"square-f32-d64-t4096", SQUARE(1, 4096, 64, VKATTN_F32, .flags = 0)},

@@ -21,8 +21,8 @@ bool cases_wants(const char *parts, const struct bench_case *bench_case);
 /* False, and says so, when `parts` asks for none at all. */
 bool cases_check_wants(const char *parts);
 
-/* Q, K, V and bias of any values in -1 .. 1, a mask of which 7 in 8 are True, the same on every machine, and room for O.
- * False: out of memory. Free them in either case. */
+/* Q, K, V and bias of any values in -1 .. 1, a mask of which 7 in 8 are True, the same on every machine, and room for
+ * O. False: out of memory. Free them in either case. */
 bool cases_make_blobs(const vkattn_problem *problem, struct blob blobs[BLOB_COUNT]);
 void cases_free_blobs(struct blob blobs[BLOB_COUNT]);
 

@@ -47,24 +47,10 @@ static const struct tile tiles[] = {
      .pv_keys = 4,
      .split = 1},
     /* By descriptor 0.22 with 8 keys as with one; and 8 compile for minutes at d = 375, one for seconds */
-    {.classes = CPU,
-     .max_dim = 576,
-     .workgroup = 64,
-     .rows = 1,
-     .keys = 1,
-     .qk_keys = 1,
-     .pv_keys = 1,
-     .split = 1},
-    /* Mesa 22.3.6 0.01, with 8 keys as with one; 25.0.7 (Debian 13's, d = 64) 0.18, compile 5 s, with 8 keys 0.11 and 26 s. Wider
-     * heads would compile for up to a minute; fwd_rows takes them */
-    {.classes = CPU_OLD,
-     .max_dim = 256,
-     .workgroup = 64,
-     .rows = 1,
-     .keys = 1,
-     .qk_keys = 1,
-     .pv_keys = 1,
-     .split = 1},
+    {.classes = CPU, .max_dim = 576, .workgroup = 64, .rows = 1, .keys = 1, .qk_keys = 1, .pv_keys = 1, .split = 1},
+    /* Mesa 22.3.6 0.01, with 8 keys as with one; 25.0.7 (Debian 13's, d = 64) 0.18, compile 5 s, with 8 keys 0.11 and
+     * 26 s. Wider heads would compile for up to a minute; fwd_rows takes them */
+    {.classes = CPU_OLD, .max_dim = 256, .workgroup = 64, .rows = 1, .keys = 1, .qk_keys = 1, .pv_keys = 1, .split = 1},
 
     /* d = 32: 112 registers, 9, 69%; d = 64: 160, 6, 81%. More than 2 keys in a pass over q, or d outermost in PV,
      * spills SGPRs: the loads of all keys are live at once */

@@ -252,11 +252,9 @@ static const struct fault {
 } faults[] = {
     /* llvmpipe of Mesa 22.3.6 leaves an invocation after 65,535 rounds of all its loops together (the compiler's
      * LP_MAX_TGSI_LOOP_ITERATIONS); found by tests/gpu/test_limits.c, November 2026; 25.0.7 and 26.1.6 do not. */
-    {.driver = VK_DRIVER_ID_MESA_LLVMPIPE,
-     .first_good_mesa = 25,
-     .max_loop_rounds = 65535},
-    /* Loads at uniform addresses are as slow as any, and compile slowly: fwd_tile of 8 keys for 26 s at d = 64. Mesa 25.0.7
-     * of Debian 13 (LLVM 19), November 2026; 26.1.6 takes 0.4 s. Mesa 25.1 to 25.3 were not tried. */
+    {.driver = VK_DRIVER_ID_MESA_LLVMPIPE, .first_good_mesa = 25, .max_loop_rounds = 65535},
+    /* Loads at uniform addresses are as slow as any, and compile slowly: fwd_tile of 8 keys for 26 s at d = 64.
+     * Mesa 25.0.7 of Debian 13 (LLVM 19), November 2026; 26.1.6 takes 0.4 s. Mesa 25.1 to 25.3 were not tried. */
     {.driver = VK_DRIVER_ID_MESA_LLVMPIPE, .first_good_mesa = 26, .device_class = CLASS_CPU_OLD},
     /* A subgroup waits at subgroupBarrier for all others of its work group, and the work group ends with the last of
      * them: one that meets fewer barriers cuts the others short. Mesa 26.1.6, fwd_coopmat, November 2026. */
@@ -267,8 +265,8 @@ static const struct fault {
      .first_good_mesa = 27,
      .subgroup_size = 16,
      .matrices_off = "llvmpipe crashes in them with vectors of 512 bits"},
-    /* Likewise fwd_tile and fwd_decode by address: "stack smashing detected". 25.0.7 compiles them for minutes; 26.2.6 is
-     * said to be right (docs/tuning.md), but driverInfo's major number is all that is compared here. */
+    /* Likewise fwd_tile and fwd_decode by address: "stack smashing detected". 25.0.7 compiles them for minutes; 26.2.6
+     * is said to be right (docs/tuning.md), but driverInfo's major number is all that is compared here. */
     {.driver = VK_DRIVER_ID_MESA_LLVMPIPE,
      .first_good_mesa = 27,
      .subgroup_size = 16,
