@@ -3,6 +3,7 @@
 #include "probe.h"
 
 #include "kernel.h"
+#include "plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,9 @@
 
 /* bench/probe.comp: work groups of 64 invocations, 4096 steps of 16 multiply-adds; 64 groups are its own size. */
 enum { GROUPS = 64, MOST_GROUPS = 16384, INVOCATIONS = 64, STEPS = 4096, CHAINS = 16 };
+
+/* bench/probe_matrix.comp */
+enum { MATRIX_STEPS = 256, MATRIX_CHAINS = 4, MOST_ELEMENTS = 64 * 64 };
 
 /* A run of a probe that grows takes as long as this, where that is in its power. */
 static const double enough_seconds = 2e-3;
@@ -20,7 +24,7 @@ enum { COPY_BYTES = 1 << 28, CPU_COPY_BYTES = 1 << 26 };
 /* Of a probe's module. */
 enum { MOST_WORDS = 4096 };
 
-extern const struct spirv vkattn_spirv_probe[2], vkattn_spirv_probe_f16[2];
+extern const struct spirv vkattn_spirv_probe[2], vkattn_spirv_probe_f16[2], vkattn_spirv_probe_matrix[2];
 
 /* What is measured; a probe without a module does not compute. */
 static const struct {
@@ -30,7 +34,7 @@ static const struct {
     [PROBE_BASE] = {"probe", "FLOP", vkattn_spirv_probe},
     [PROBE_F32] = {"f32 multiply-add", "FLOP", vkattn_spirv_probe},
     [PROBE_F16] = {"f16 multiply-add", "FLOP", vkattn_spirv_probe_f16},
-    [PROBE_MATRIX] = {"matrix", "FLOP", NULL},
+    [PROBE_MATRIX] = {"f16 matrix product", "FLOP", vkattn_spirv_probe_matrix},
     [PROBE_COPY] = {"copy", "B", NULL},
 };
 
@@ -38,6 +42,8 @@ struct probe {
     vkattn_context *context;
     enum probe_kind kind;
     uint32_t groups;
+    struct matrix matrix; /* of PROBE_MATRIX */
+    uint32_t subgroup;
     vkattn_mapped seed, sink; /* of a copy: from and to */
     VkDescriptorSetLayout set_layout;
     VkPipelineLayout layout;
@@ -60,6 +66,8 @@ double probe_work(const struct probe *probe)
 {
     if (probe->kind == PROBE_COPY)
         return 2.0 * (double)probe->seed.size;
+    if (probe->kind == PROBE_MATRIX)
+        return 2.0 * probe->groups * MATRIX_STEPS * MATRIX_CHAINS * probe->matrix.m * probe->matrix.n * probe->matrix.k;
     return 2.0 * probe->groups * INVOCATIONS * STEPS * CHAINS;
 }
 
@@ -106,11 +114,26 @@ static vkattn_status make_pipeline(struct probe *probe)
     vkattn_spirv_words(spirv, words);
     const VkShaderModuleCreateInfo module = {
         .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = spirv->count * sizeof *words, .pCode = words};
-    VkComputePipelineCreateInfo info = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-                                        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
-                                                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                                                  .pName = "main"},
-                                        .layout = probe->layout};
+    const uint32_t values[] = {probe->subgroup, probe->matrix.m, probe->matrix.n, probe->matrix.k};
+    const VkSpecializationMapEntry entries[] = {{VKA_ID_WORKGROUP, 0, sizeof *values},
+                                                {VKA_ID_MATRIX_M, sizeof *values, sizeof *values},
+                                                {VKA_ID_MATRIX_N, 2 * sizeof *values, sizeof *values},
+                                                {VKA_ID_MATRIX_K, 3 * sizeof *values, sizeof *values}};
+    const VkSpecializationInfo specialization = {4, entries, sizeof values, values};
+    const struct caps *caps = vkattn_device_caps(probe->context->vkattn);
+    const VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT size = {
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO_EXT,
+        .requiredSubgroupSize = probe->subgroup};
+    const bool full = probe->kind == PROBE_MATRIX && caps->subgroup_size_control;
+    VkComputePipelineCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .pNext = full && caps->subgroup_size_min != caps->subgroup_size_max ? &size : NULL,
+                  .flags = full ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT_EXT : 0,
+                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                  .pName = "main",
+                  .pSpecializationInfo = probe->kind == PROBE_MATRIX ? &specialization : NULL},
+        .layout = probe->layout};
     TRY_VK(vkCreateShaderModule(device, &module, NULL, &info.stage.module));
     const VkResult result = vkCreateComputePipelines(device, VK_NULL_HANDLE, 1, &info, NULL, &probe->pipeline);
     vkDestroyShaderModule(device, info.stage.module, NULL);
@@ -121,9 +144,14 @@ static vkattn_status make_set(struct probe *probe)
 {
     const VkDevice device = probe->context->device;
     const uint32_t most = probe->kind == PROBE_BASE ? GROUPS : MOST_GROUPS;
-    TRY(vkattn_mapped_create_near(probe->context, 16, &probe->seed));
-    TRY(vkattn_mapped_create_near(probe->context, (VkDeviceSize)most * INVOCATIONS * 16, &probe->sink));
+    const bool matrix = probe->kind == PROBE_MATRIX;
+    const struct matrix m = probe->matrix;
+    const VkDeviceSize group_bytes = matrix ? (VkDeviceSize)m.m * m.n * 4 : INVOCATIONS * 16;
+    TRY(vkattn_mapped_create_near(probe->context, matrix ? 2 * (m.m + m.n) * m.k : 16, &probe->seed));
+    TRY(vkattn_mapped_create_near(probe->context, most * group_bytes, &probe->sink));
     memcpy(probe->seed.data, (float[]){1, 1, 1, 1}, 16);
+    for (uint32_t i = 0; matrix && i < (m.m + m.n) * m.k; i++)
+        ((uint16_t *)probe->seed.data)[i] = (uint16_t)(0x1400 + i % 1024); /* f16: 0.001 to 0.002 */
     const VkDescriptorPoolSize size = {VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 2};
     const VkDescriptorPoolCreateInfo pool = {
         .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO, .maxSets = 1, .poolSizeCount = 1, .pPoolSizes = &size};
@@ -157,10 +185,30 @@ static vkattn_status make_copy(struct probe *probe)
     return VKATTN_OK;
 }
 
+/* The shape that the kernels would take first. */
+static vkattn_status choose_matrix(struct probe *probe)
+{
+    const struct caps *caps = vkattn_device_caps(probe->context->vkattn);
+    uint32_t i = 0;
+    while (i < caps->matrix_count && caps->matrix_off[i])
+        i++;
+    if (caps->matrices_off || i == caps->matrix_count)
+        return vkattn_error_set(VKATTN_UNSUPPORTED, "the device has no matrix units that are used");
+    probe->matrix = caps->matrices[i];
+    probe->subgroup = caps->subgroup_size_control ? caps->subgroup_size_min : caps->subgroup_size;
+    if (probe->matrix.m * probe->matrix.n > MOST_ELEMENTS)
+        return vkattn_error_set(VKATTN_UNSUPPORTED, "the device's matrices are larger than the probe's");
+    if (probe->matrix.k % 8 || probe->matrix.n % 8)
+        return vkattn_error_set(VKATTN_UNSUPPORTED, "rows of the device's matrices are no multiples of 16 bytes");
+    return VKATTN_OK;
+}
+
 static vkattn_status make_compute(struct probe *probe)
 {
-    if (!kinds[probe->kind].spirv)
-        return vkattn_error_set(VKATTN_UNSUPPORTED, "this build has no probe of matrix units");
+    if (kinds[probe->kind].spirv->missing)
+        return vkattn_error_set(VKATTN_UNSUPPORTED, kinds[probe->kind].spirv->missing);
+    if (probe->kind == PROBE_MATRIX)
+        TRY(choose_matrix(probe));
     if (probe->kind == PROBE_F16 && !probe->context->float16)
         return vkattn_error_set(VKATTN_UNSUPPORTED, "the device has no f16 arithmetic (shaderFloat16)");
     TRY(make_pipeline(probe));
@@ -206,7 +254,7 @@ vkattn_status probe_open(vkattn_context *context, enum probe_kind kind, struct p
         return vkattn_error_set(VKATTN_NO_MEMORY, "out of host memory for the probe");
     *made = (struct probe){.context = context, .kind = kind, .groups = GROUPS};
     vkattn_status status = kind == PROBE_COPY ? make_copy(made) : make_compute(made);
-    if (status == VKATTN_OK && (kind == PROBE_F32 || kind == PROBE_F16))
+    if (status == VKATTN_OK && (kind == PROBE_F32 || kind == PROBE_F16 || kind == PROBE_MATRIX))
         status = grow(made);
     else if (status == VKATTN_OK)
         status = probe_run(made, &(struct sample){0}); /* compiles, and touches the pages */
