@@ -14,8 +14,8 @@
 //
 // Uniform addresses let the driver feed K and V to the multiply-add without a vector load: a broadcast operand on
 // llvmpipe, a scalar load on AMD. Above d = 64 the head dimension is split over SPLIT groups of subgroups, which exchange
-// partial scores through shared memory, one barrier a step. With SPLIT = 1 no subgroup feature and no shared memory is
-// used. Everything but the way a tensor is reached is a specialization constant; src/kernels/fwd_tile.c repeats the sizes.
+// partial scores through shared memory, one barrier a step. With SPLIT = 1 no shared memory is used, and with RUN_LANES =
+// 0, too, no subgroup feature. Everything but the way a tensor is reached is a specialization constant; src/kernels/fwd_tile.c repeats the sizes.
 //
 // After Dao 2023 (FlashAttention-2, arXiv:2307.08691), algorithm 1; K and V are not staged on chip, since the whole
 // subgroup reads each element at once.
@@ -464,13 +464,12 @@ void main()
         row = min(i, mem.len_q - 1);
         first_row = first + int(RUN_LANES != 0 ? gl_SubgroupID * RUN_LANES : 0);
         load_query(q_slice, q_first);
-        bool all_full = true, again = false;
+        bool all_full = true, selected = false, again;
         do {
-            const bool selected = again;
             int j = span_next(span, span.begin);
             do {
                 if (selected) {
-                    const int stop = fold_stop(j, int(FOLD * PV_KEYS / KEYS));
+                    const int stop = fold_stop(j, int(FOLD / PV_KEYS)); // as many terms
                     do {
                         step_selected(k_slice, v_slice, q_first, v_first, j);
                         j = span_next(span, j + 1);
@@ -486,8 +485,10 @@ void main()
                 end_of_fold(item, i, v_first, j < span.end);
             } while (j < span.end);
             again = !selected && !all_full && is_spoilt();
-            if (again)
+            if (again) {
                 clear_acc();
+                selected = true; // so written, it is seen to be the same for all lanes, and K and V to be uniform
+            }
         } while (again);
     }
 

@@ -11,7 +11,7 @@
 #include "lib/mask.glsl"
 
 layout(local_size_x_id = VKA_ID_WORKGROUP) in;
-layout(constant_id = VKA_ID_WORKGROUP) const uint LANES = 64; // an even number
+layout(constant_id = VKA_ID_WORKGROUP) const uint LANES = 64; // a multiple of 4
 layout(constant_id = VKA_ID_KEYS) const uint KEYS = 16;
 layout(constant_id = VKA_ID_UNIFORM) const uint UNIFORM = 0;
 
@@ -46,14 +46,16 @@ DEFINE_ELEMENTS(elements_of_v, V)
     { \
         const Slice source = slice_at(from, uint(key) * from_stride, 4); \
         const Slice target = slice_at(to, uint(key) * to_stride, 5); \
-        for (uint first = 0; first < dim; first += LANES) { \
+        uint first = 0; \
+        do { \
             const uint e = first + gl_LocalInvocationIndex; \
             float x = 0.0; \
             if (used) \
                 x = load(source, first, dim); \
             if (e < ((dim + 3) & ~3u)) \
                 STORE_WORD(TENSOR, target, e, e < dim ? floatBitsToUint(x) : 0); \
-        } \
+            first += LANES; \
+        } while (first < dim); \
     }
 
 void main()
@@ -69,11 +71,16 @@ void main()
     const Slice v_copy = tensor_slice(VKA_V_COPY, item.b, item.h, 5);
 
     const int begin = max(int(item.block * KEYS), span.begin), end = min(int((item.block + 1) * KEYS), span.end);
-    for (int key = begin; key < end; key++) {
-        const bool used = span_next(span, key) == key;
-        COPY_ROW(elements_of_k, K_COPY, k, PARAMS.tensors[VKA_K].row_stride, k_copy,
-                 PARAMS.tensors[VKA_K_COPY].row_stride, PARAMS.dim_qk, key, used)
-        COPY_ROW(elements_of_v, V_COPY, v, PARAMS.tensors[VKA_V].row_stride, v_copy,
-                 PARAMS.tensors[VKA_V_COPY].row_stride, PARAMS.dim_v, key, used)
+    // Bottom-tested: llvmpipe runs the body of a top-tested loop once more, and does its uniform loads.
+    if (begin < end) {
+        int key = begin;
+        do {
+            const bool used = span_next(span, key) == key;
+            COPY_ROW(elements_of_k, K_COPY, k, PARAMS.tensors[VKA_K].row_stride, k_copy,
+                     PARAMS.tensors[VKA_K_COPY].row_stride, PARAMS.dim_qk, key, used)
+            COPY_ROW(elements_of_v, V_COPY, v, PARAMS.tensors[VKA_V].row_stride, v_copy,
+                     PARAMS.tensors[VKA_V_COPY].row_stride, PARAMS.dim_v, key, used)
+            key++;
+        } while (key < end);
     }
 }

@@ -27,13 +27,14 @@ enum score_data {
 /* "Keyed" values tell keys apart: a dropped or doubled key shows in some column. */
 enum value_data {
     VALUES_KEYED,
-    VALUES_ONE_HOT,   /* V[j][r] = (j mod dv == r) */
-    VALUES_INDEX,     /* V[j] = j + 1 */
-    VALUES_CONSTANT,  /* problem.constant */
-    VALUES_LARGE,     /* keyed, up to 90,000 (60,000 in f16) */
-    VALUES_SUBNORMAL, /* keyed multiples of 2^-24 */
-    VALUES_NAN,       /* keyed, and NaN in odd columns of the middle key */
-    VALUES_INFINITE,  /* keyed, and +inf in odd columns of the middle key */
+    VALUES_ONE_HOT,      /* V[j][r] = (j mod dv == r) */
+    VALUES_INDEX,        /* V[j] = j + 1 */
+    VALUES_CONSTANT,     /* problem.constant */
+    VALUES_CONSTANT_NAN, /* likewise, and NaN in odd columns of the middle key */
+    VALUES_LARGE,        /* keyed, up to 90,000 (60,000 in f16) */
+    VALUES_SUBNORMAL,    /* keyed multiples of 2^-24 */
+    VALUES_NAN,          /* keyed, and NaN in odd columns of the middle key */
+    VALUES_INFINITE,     /* keyed, and +inf in odd columns of the middle key */
     VALUES_COUNT
 };
 

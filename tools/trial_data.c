@@ -324,6 +324,8 @@ static float value(const struct place *p)
         return (float)(p->row + 1);
     case VALUES_CONSTANT:
         return p->data->of->constant;
+    case VALUES_CONSTANT_NAN:
+        return special ? NAN : p->data->of->constant;
     case VALUES_LARGE:
         return large(p);
     case VALUES_SUBNORMAL:

@@ -115,7 +115,7 @@ Reach reach_of(Member m, int i)
     return Reach(middle - PARAMS.left, row ? min(middle + PARAMS.right, m.len_kv - 1) : -1, row ? m.prefix : 0);
 }
 
-// Whether row i, with its reach, and key j have what is asked but for mask and bias. No key of no row's reach is read.
+// Whether row i, with its reach, and key j have what is asked but for mask and bias. A key outside the reach is not read.
 bool in_reach(Member m, Reach reach, int i, int j)
 {
     // No operand that is more than a name: glslang makes a branch of those.

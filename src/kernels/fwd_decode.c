@@ -18,7 +18,7 @@ static const struct tile tiles[] = {
     {.classes = CPU, .max_dim = 576, .workgroup = 8, .rows = 2, .keys = 8, .split = 1, .subgroup = 8},
     /* SwiftShader compiles 4 rows at d = 64 for 8 s; cost() keeps it away */
     {.classes = CPU, .max_dim = 576, .workgroup = 4, .rows = 1, .keys = 4, .split = 1, .subgroup = 4},
-    /* Vectors of 512 bits, by reasoning: Mesa 26.1.6 aborts there */
+    /* Vectors of 512 bits, by reasoning: Mesa 26.1.6 aborts there by address */
     {.classes = CPU, .max_dim = 576, .workgroup = 16, .rows = 4, .keys = 16, .split = 1, .subgroup = 16},
     /* Mesa 22 compiles more for seconds; d = 64: 3.1 ms where fwd_rows takes 41 */
     {.classes = CPU_OLD, .max_dim = 64, .workgroup = 8, .rows = 1, .keys = 8, .split = 1, .subgroup = 8},

@@ -49,8 +49,8 @@ static const struct tile tiles[] = {
     /* By descriptor 0.22 with 8 keys as with one; and 8 compile for minutes at d = 375, one for seconds */
     {.classes = CPU, .max_dim = 576, .workgroup = 64, .rows = 1, .keys = 1, .qk_keys = 1, .pv_keys = 1, .split = 1},
     /* Mesa 22.3.6 0.01, with 8 keys as with one; 25.0.7 (Debian 13's, d = 64) 0.18, compile 5 s, with 8 keys 0.11 and
-     * 26 s. Wider heads would compile for up to a minute; fwd_rows takes them */
-    {.classes = CPU_OLD, .max_dim = 256, .workgroup = 64, .rows = 1, .keys = 1, .qk_keys = 1, .pv_keys = 1, .split = 1},
+     * 26 s */
+    {.classes = CPU_OLD, .max_dim = 576, .workgroup = 64, .rows = 1, .keys = 1, .qk_keys = 1, .pv_keys = 1, .split = 1},
 
     /* d = 32: 112 registers, 9, 69%; d = 64: 160, 6, 81%. More than 2 keys in a pass over q, or d outermost in PV,
      * spills SGPRs: the loads of all keys are live at once */
@@ -284,22 +284,27 @@ static double cost(const struct problem *problem, const struct caps *caps, const
     const double rows = tile_rows(tile), blocks = (problem->len_q + tile_rows(tile) - 1) / tile_rows(tile);
     const double pairs = problem->len_q ? vkattn_pairs(problem) * blocks * rows / problem->len_q : 0;
     const double copy = unpack(problem, caps, tile) ? 1.6 * copy_bytes(problem) : 0;
-    return 0.06 * pairs * problem->batch * problem->heads * (problem->dim_qk + problem->dim_v) + copy + 1000;
-}
-
-/* Both passes over the keys. */
-static double rounds(const struct problem *problem, const struct tile *tile)
-{
-    return problem->len_kv + (double)problem->len_kv / tile->keys + 2;
+    /* Old llvmpipe compiles wide heads for up to a minute: only where nothing else runs. */
+    const bool slow = caps->device_class == CLASS_CPU_OLD && (problem->dim_qk > 256 || problem->dim_v > 256);
+    const double unit = slow ? 6 : 0.06;
+    return unit * pairs * problem->batch * problem->heads * (problem->dim_qk + problem->dim_v) + copy + 1000;
 }
 
 /* An f32 accumulator to which n nearly equal terms are added drifts by some 0.14 n units; the bound of SEMANTICS allows
- * 24 + 2 sqrt(keys). A term is PV_KEYS keys. After 256 terms the accumulator is folded into a sum in the workspace,
- * which costs a load and a store per element; up to 512 terms stay below the bound without. */
+ * 24 + 2 sqrt(keys). A term is PV_KEYS keys, and in the second pass one. After 256 terms the accumulator is folded into
+ * a sum in the workspace, which costs a load and a store per element; up to 512 terms stay below the bound without. */
 static uint32_t fold_keys(const struct problem *problem, const struct tile *tile)
 {
-    const uint32_t terms = 256 / (tile->keys / tile->pv_keys) * tile->keys;
-    return problem->len_kv > 2 * terms ? terms : 0;
+    return problem->len_kv > 512 ? 256 / (tile->keys / tile->pv_keys) * tile->keys : 0;
+}
+
+/* Both passes over the keys, their folds, and with VKA_ID_ROLLED what is done to each chunk once a row. */
+static double rounds(const struct problem *problem, const struct tile *tile)
+{
+    const double keys = problem->len_kv, chunks = problem->dim_qk / 4.0 + problem->dim_v / 4.0 + 2;
+    const uint32_t fold = fold_keys(problem, tile);
+    const double folds = fold ? keys / fold + keys / (fold / tile->pv_keys) + 2 : 2;
+    return keys + keys / tile->keys + folds * (problem->dim_v / 4.0 + 2) + chunks + 2;
 }
 
 static void constants(const struct problem *problem, const struct caps *caps, const struct tile *tile,
@@ -318,7 +323,8 @@ static void constants(const struct problem *problem, const struct caps *caps, co
     values[VKA_ID_UNPACKED] = unpack(problem, caps, tile);
     values[VKA_ID_FOLD] = fold_keys(problem, tile);
     values[VKA_ID_ROLLED] = vkattn_is_cpu(caps);
-    values[VKA_ID_UNIFORM] = caps->device_class == CLASS_CPU && tile->addresses ? caps->subgroup_size : 0;
+    const bool uniform = caps->device_class == CLASS_CPU && tile->addresses && tile->split == 1;
+    values[VKA_ID_UNIFORM] = uniform ? caps->subgroup_size : 0;
 }
 
 const struct kernel vkattn_fwd_tile = {

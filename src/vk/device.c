@@ -270,7 +270,7 @@ static const struct fault {
     {.driver = VK_DRIVER_ID_MESA_LLVMPIPE,
      .first_good_mesa = 27,
      .subgroup_size = 16,
-     .addresses_off = "llvmpipe crashes with them and vectors of 512 bits"},
+     .addresses_off = "llvmpipe crashes by device address with vectors of 512 bits"},
     /* The enumeration crashes inside the driver on a Radeon 860M (2.0.388, May 2026); no version is said to be good. */
     {.driver = VK_DRIVER_ID_AMD_PROPRIETARY,
      .integrated = true,
@@ -530,6 +530,8 @@ static void say(const vkattn_device *device, const char *text)
 static void say_what_is_off(const vkattn_device *device)
 {
     const struct caps *caps = &device->caps;
+    if (caps->addresses_off)
+        say(device, caps->addresses_off);
     if (!caps->addresses)
         say(device, "vkattn: no buffer device addresses: tensors are reached by push descriptors");
     if (!caps->descriptors)

@@ -266,21 +266,22 @@ static const int32_t many_keys = MANY_KEYS, few_keys = 30, prefix_5 = 5;
 /* Inputs beside Q, K and V, large enough for any of the cases. */
 struct extras {
     unsigned char mask[2 * MOST_ROWS * MANY_KEYS];
-    uint16_t bias[2 * MOST_ROWS * MANY_KEYS];
+    float bias[2 * MOST_ROWS * MANY_KEYS]; /* or so many halves */
     float alibi[2], sinks[2];
     int32_t q_segments[MOST_ROWS], kv_segments[MANY_KEYS];
 };
 
 static void fill_extras(struct extras *extras, struct gpu_case *c)
 {
+    const vkattn_dtype type = c->problem.bias_type;
     for (size_t i = 0; i < COUNT(extras->mask); i++) {
         extras->mask[i] = (unsigned char)(i % 7 != 0 ? 0xed : 0);
-        vkattn_encode(VKATTN_F16, (float)(i % 11) / 4, &extras->bias[i]);
+        vkattn_encode(type, (float)(i % 11) / 4, (char *)extras->bias + i * vkattn_dtype_size(type));
     }
     for (int i = 0; i < MOST_ROWS; i++)
         extras->q_segments[i] = i / 40;
     for (int i = 0; i < MANY_KEYS; i++)
-        extras->kv_segments[i] = i / 20;
+        extras->kv_segments[i] = i / 21; /* the last rows see the last key */
     extras->alibi[0] = extras->sinks[1] = 0.5f;
     extras->alibi[1] = extras->sinks[0] = 0.125f;
     c->mask = extras->mask;
@@ -303,6 +304,8 @@ static size_t size_of(const vkattn_problem *problem, enum tensor_id id)
     cr_assert(vkattn_tensor_extent(&p, id, &whole, &bits));
     return (size_t)(bits + 7) / 8;
 }
+
+enum { LIMITS = VKATTN_CAUSAL | VKATTN_PREFIX | VKATTN_KV_LENGTHS | VKATTN_Q_LENGTHS };
 
 /* A tensor's pages, with one that never becomes accessible behind them. */
 struct input {
@@ -375,10 +378,16 @@ static void run_inputs(struct setting *s, const struct input inputs[TENSOR_PUBLI
     vkattn_plan_destroy(plan);
 }
 
-/* CASES 3, and its kind: nothing is read past the last row of a mask, a bias, Q, or any other input. */
+/* CASES 3, and its kind: nothing is read past the last row of a mask, a bias, Q, or any other input. With limits, rows
+ * and keys end before the tensors do; without, the last key of the last row is seen. */
 Test(guard, no_input_is_read_past_its_end)
 {
-    static const uint32_t row_counts[] = {3, MOST_ROWS};
+    static const struct {
+        uint32_t rows;
+        uint32_t limits;
+        vkattn_dtype bias_type;
+    } variants[] = {
+        {3, LIMITS, VKATTN_F16}, {MOST_ROWS, LIMITS, VKATTN_F16}, {3, 0, VKATTN_F16}, {MOST_ROWS, 0, VKATTN_F32}};
     signal(SIGSEGV, on_segv);
     vkattn_context *context = gpu_open(0);
     struct setting s = make_setting(context, NARROW * sizeof(uint16_t));
@@ -388,19 +397,18 @@ Test(guard, no_input_is_read_past_its_end)
         inputs[id] = make_input(&s.device);
     for (uint32_t k = 0; vkattn_kernel_name(k); k++)
         for (vkattn_mask_kind kind = VKATTN_MASK_BYTES; kind <= VKATTN_MASK_BITS; kind++)
-            for (size_t i = 0; i < COUNT(row_counts); i++) {
+            for (size_t i = 0; i < COUNT(variants); i++) {
                 const vkattn_problem p = {.heads = 2,
-                                          .len_q = row_counts[i],
+                                          .len_q = variants[i].rows,
                                           .len_kv = MANY_KEYS,
                                           .dim_qk = NARROW,
                                           .q_type = VKATTN_F16,
                                           .kv_type = VKATTN_F16,
-                                          .bias_type = VKATTN_F16,
+                                          .bias_type = variants[i].bias_type,
                                           .mask_kind = kind,
                                           .mask_true = VKATTN_TRUE_ATTENDS,
                                           .align = VKATTN_TOP_LEFT,
-                                          .flags = VKATTN_CAUSAL | VKATTN_PREFIX | VKATTN_KV_LENGTHS |
-                                                   VKATTN_Q_LENGTHS | VKATTN_SEGMENTS | VKATTN_BIAS | VKATTN_ALIBI |
+                                          .flags = variants[i].limits | VKATTN_SEGMENTS | VKATTN_BIAS | VKATTN_ALIBI |
                                                    VKATTN_SINKS};
                 run_inputs(&s, inputs, &p, vkattn_kernel_name(k), times);
             }

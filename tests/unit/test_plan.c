@@ -713,6 +713,26 @@ Test(plan, an_access_that_is_not_enabled_is_refused)
     expect_refusal(p, &neither, (vkattn_options){0}, VKATTN_UNSUPPORTED, "push descriptors");
 }
 
+/* Wide heads compile for a minute there: only what fwd_rows has too many loop rounds for is left to fwd_tile. */
+Test(plan, an_old_cpu_driver_tiles_wide_heads_where_it_must)
+{
+    struct caps old = devices[LLVMPIPE].caps;
+    old.device_class = CLASS_CPU_OLD;
+    old.max_loop_rounds = 65535;
+    old.matrix_count = 0;
+    const struct {
+        uint32_t dim, len_kv;
+        const char *kernel;
+    } expected[] = {{64, 2048, "fwd_tile"}, {256, 2048, "fwd_tile"}, {512, 2048, "fwd_rows"}, {512, 8192, "fwd_tile"}};
+    for (size_t i = 0; i < COUNT(expected); i++) {
+        const vkattn_problem p = {.heads = 8, .len_q = 128, .len_kv = expected[i].len_kv, .dim_qk = expected[i].dim};
+        vkattn_report report;
+        choose(&p, &old, &report);
+        cr_expect_str_eq(report.candidates[report.chosen].kernel, expected[i].kernel, "d = %u, %u keys", p.dim_qk,
+                         p.len_kv);
+    }
+}
+
 Test(plan, an_access_can_be_forced)
 {
     const vkattn_access accesses[] = {VKATTN_ACCESS_ADDRESS, VKATTN_ACCESS_DESCRIPTOR};
