@@ -1041,7 +1041,9 @@ Test(api, the_callers_pipeline_cache_is_used)
     plan_with_cache(context, second, !is_null);
     size_t again;
     GPU_VK(vkGetPipelineCacheData(context->device, second, &again, NULL));
-    cr_expect(again == full || !is_null, "the second time the cache grew from %zu bytes to %zu", full, again);
+    /* A pipeline found in it adds nothing; RADV fills entries up when it reads them. */
+    cr_expect(again < full + (full - empty) / 4 || !is_null, "the second time the cache grew from %zu bytes to %zu",
+              full, again);
     vkDestroyPipelineCache(context->device, second, NULL);
     gpu_close(context);
 }
