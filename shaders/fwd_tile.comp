@@ -15,7 +15,8 @@
 // Uniform addresses let the driver feed K and V to the multiply-add without a vector load: a broadcast operand on
 // llvmpipe, a scalar load on AMD. Above d = 64 the head dimension is split over SPLIT groups of subgroups, which exchange
 // partial scores through shared memory, one barrier a step. With SPLIT = 1 no shared memory is used, and with RUN_LANES =
-// 0, too, no subgroup feature. Everything but the way a tensor is reached is a specialization constant; src/kernels/fwd_tile.c repeats the sizes.
+// 0, too, no subgroup feature. Everything but the way a tensor is reached is a specialization constant;
+// src/kernels/fwd_tile.c repeats the sizes.
 //
 // After Dao 2023 (FlashAttention-2, arXiv:2307.08691), algorithm 1; K and V are not staged on chip, since the whole
 // subgroup reads each element at once.
